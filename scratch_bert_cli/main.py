@@ -13,8 +13,8 @@ from .process import script
 def print_next(*steps: tuple[str, ...]) -> None:
     """Print command lines that may follow, to be copied. A step is its purpose, a verb and the verb's arguments."""
     print("\nNext:")
-    for purpose, verb, *arguments in steps:
-        print(f"  {command(verb, *arguments)}  # {purpose}")
+    for purpose, verb, *arguments in steps:  # on lines of their own: zsh takes no comment after a command
+        print(f"  # {purpose}\n  {command(verb, *arguments)}")
 
 
 @script

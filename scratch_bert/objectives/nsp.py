@@ -69,13 +69,13 @@ class NextSentencePrediction(NextSentenceHead):
         if evaluated < FEW:
             few = f"{evaluated} examples are too few to tell whether NSP has been learned"
             return f"{few}: evaluate on more text (validation_share, validation_file)."
-        minutes = [math.ceil(count / per_minute) for count in (30_000, 90_000) if per_minute]
+        minutes = [math.ceil(count / per_minute) for count in (12_000, 200_000) if per_minute]
         time = ", here {} to {} minutes".format(*minutes) if minutes else ""
-        longer = "longer training, " if trained < 90_000 else ""
+        longer = "longer training, " if trained < 200_000 else ""
         return (
-            f"{found} It usually takes 30,000 to 90,000 training examples{time}; this run has seen {trained:,}. What "
+            f"{found} It took 12,000 to 200,000 training examples in our runs{time}; this one has seen {trained:,}. What "
             f"helps: {longer}larger batches (per_device_train_batch_size), more and longer pairs (single_segment_prob "
-            "and short_seq_prob near 0), text on different topics. More: docs/learning.md"
+            "and short_seq_prob near 0), text on different topics. More: docs/learning.md, on NSP's plateau"
         )
 
     def statistics(self, labels: np.ndarray, documents: np.ndarray) -> dict[str, int]:

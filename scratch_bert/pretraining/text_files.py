@@ -1,5 +1,6 @@
 """Scores and vectors of the texts in a file of any length, in constant memory."""
 
+import heapq
 import os
 from pathlib import Path
 
@@ -44,9 +45,10 @@ def score_file(
     surprising: int = 3,
     bf16: bool = False,
     trust_remote_code: bool = False,
-) -> None:
+) -> list[tuple[float, str]]:
     """Write the rows of `file` with the columns of `score_texts`, by the model in the directory or Hub repository
-    `name`. For standard input (`-`), `kind` is its type; standard output is JSON lines.
+    `name`. For standard input (`-`), `kind` is its type; standard output is JSON lines. Returns the three most unusual
+    texts, each after its `per_token`.
 
     Raises `ValueError` or `OSError` for files that can't be read or written, a column that is missing or in the way,
     and a model without an MLM head.
@@ -56,14 +58,18 @@ def score_file(
     model, _ = open_with_objective(OBJECTIVES["none"], name, trust_remote_code)
     tokenizer = load_tokenizer(name, trust_remote_code, vocab_size=model.config.vocab_size)
     to_accelerator(model)
+    unusual = []
 
     def score(rows: list[Row], number: int) -> pyarrow.Table:
         texts = _texts(rows, file, text_column)
         scores = score_texts(model, tokenizer, texts, fast=fast, surprising=surprising, bf16=bf16)
+        found = [(row["per_token"], text) for row, text in zip(scores, texts, strict=True) if row["tokens"]]
+        unusual[:] = heapq.nsmallest(3, [*unusual, *found])
         return pyarrow.Table.from_pylist(scores, SCORES)
 
     extended = extend_rows(read_rows(file, kind), score)
     write_rows(output_file, output_kind, extended, column_types(file, kind))
+    return unusual
 
 
 def encode_file(

@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> None:
     print(f"\n{run.report(results)}")
     model = str(run.model_dir)
     print_next(
-        ("predicts new rows", "predict", model, "--file", "ROWS.csv", "--output_file", "PREDICTIONS.csv"),
-        ("shows it in the browser", "demo", model),
-        ("lists what would be published", "push", model, "USER/NAME", "--dry_run"),
+        ("predict new rows", "predict", model, "--file", "ROWS.csv", "--output_file", "PREDICTIONS.csv"),
+        ("show it in the browser", "demo", model),
+        ("list what would be published", "push", model, "USER/NAME", "--dry_run"),
     )

@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> None:
         pretrain_seeds(model_args, data_args, training)
         if in_first_process():
             print(f"\n{report_seeds(training.output_dir)}")
-            print_next(("compares it with the seeds of another run", "compare", training.output_dir, "OTHER"))
+            print_next(("compare it with the seeds of another run", "compare", training.output_dir, "OTHER"))
         return
     run = prepare_pretraining(model_args, data_args, training)
     metrics = run.train()
@@ -36,8 +36,8 @@ def main(argv: list[str] | None = None) -> None:
     print(f"\n{run.report(metrics)}")
     model, task = training.output_dir, ("sequence-classification", "--train_file", "YOUR.csv")
     print_next(
-        ("shows it in the browser", "demo", model),
-        ("on a table with the columns text and label", "finetune", *task, "--model_name_or_path", model),
-        ("finds unusual lines of a text", "score", model, "--file", "YOUR.txt", "--output_file", "SCORES.jsonl"),
-        ("lists what would be published", "push", model, "USER/NAME", "--dry_run"),
+        ("show it in the browser", "demo", model),
+        ("fine-tune it on a table with the columns text and label", "finetune", *task, "--model_name_or_path", model),
+        ("find unusual lines of a text", "score", model, "--file", "YOUR.txt", "--output_file", "SCORES.jsonl"),
+        ("list what would be published", "push", model, "USER/NAME", "--dry_run"),
     )

@@ -4,6 +4,8 @@ language model, and the tokens that it expects least. Memory use does not depend
 Files are CSV, TSV, JSON Lines or Parquet, by their suffixes; the input may also be .txt. The file - with --format txt
 is standard input."""
 
+import textwrap
+
 from ..command_line import announce_imports, rows_parser
 from ..process import script
 
@@ -26,6 +28,8 @@ def main(argv: list[str] | None = None) -> None:
 
     configure_logging()
     file = options["output_file"]
-    score_file(options.pop("model"), kind=options.pop("format"), **options)
+    unusual = score_file(options.pop("model"), kind=options.pop("format"), **options)
     if file != "-":
-        print("The most unusual texts have the lowest per_token: the mean log-probability of a token, in nats.")
+        print("The most unusual texts have the lowest per_token, the mean log-probability of a token in nats:")
+        for per_token, text in unusual:
+            print(f"{per_token:8.2f}  {textwrap.shorten(text, 70, placeholder=' …')}")

@@ -42,6 +42,6 @@ def main(argv: list[str] | None = None) -> None:
     print(f"In {directory}: {', '.join(sorted(file.name for file in directory.iterdir()))}")
     options = ("--tokenizer_name_or_path", args.output_dir, "--output_dir", "DIRECTORY")
     print_next(
-        ("pretrains with it", "pretrain", "--train_file", "YOUR_TEXT", *options),
-        ("or tokenizes a large corpus first, in parallel", "prepare-data", "--input_dir", "YOUR_JSONL", *options),
+        ("pretrain with it", "pretrain", "--train_file", "YOUR_TEXT", *options),
+        ("or tokenize a large corpus first, in parallel", "prepare-data", "--input_dir", "YOUR_JSONL", *options),
     )

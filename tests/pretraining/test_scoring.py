@@ -153,6 +153,8 @@ def test_score_keeps_rows_and_columns(source, files, directory, model, tokenizer
         output = files / "scores.jsonl"
         run_script(monkeypatch, "score.py", directory, *options, *column, "--output_file", output)
         lines = output.read_text(encoding="utf-8").splitlines()
+        known = sorted(row["per_token"] for row in map(json.loads, lines) if row["tokens"])
+        assert re.findall(r"(?m)^ +(-\d+\.\d\d)  \S", capsys.readouterr().out) == [f"{x:.2f}" for x in known[:3]]
     rows = [json.loads(line) for line in lines]
     assert [row["line" if source == "table.csv" else "text"] for row in rows] == texts
     for row, score in zip(rows, score_texts(model, tokenizer, texts, fast=True), strict=True):

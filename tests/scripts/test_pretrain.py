@@ -101,7 +101,7 @@ def test_run_ends_with_its_results_on_one_screen(run):
     assert all(len(line) <= 80 for line in lines if str(output_dir) not in line)
     assert re.search(r"NSP accuracy +0\.\d{3} ± 0\.\d{3} +0\.\d{3}\n", results)
     assert " snapshots, 1 checkpoint, metrics.json." in results.replace("\n", " ")
-    commands = [shlex.split(line, comments=True) for line in lines[lines.index("Next:") + 1 :]]
+    commands = [words for line in lines[lines.index("Next:") + 1 :] if (words := shlex.split(line, comments=True))]
     assert [Path(script).name for _, script, *_ in commands] == [
         "demo.py",
         "finetune.py",
