@@ -13,7 +13,7 @@ help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(INSTALLED): pyproject.toml setup.py constraints.txt
-	@echo "Installing into .venv: 2 to 5 minutes and 2 GB, mostly PyTorch (with CUDA, more)"
+	@echo "Installing into .venv: 2 to 4 minutes and 2 GB, mostly PyTorch (with CUDA, more)"
 	$(PYTHON) -m venv .venv
 	@started=$$(date +%s) && \
 	.venv/bin/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable ".[dev,demo]" && \

@@ -1,6 +1,7 @@
 """The command `scratch-bert`: a verb for each script."""
 
 import sys
+import textwrap
 from importlib import import_module
 from importlib.metadata import version
 
@@ -12,9 +13,10 @@ from .process import script
 
 def print_next(*steps: tuple[str, ...]) -> None:
     """Print command lines that may follow, to be copied. A step is its purpose, a verb and the verb's arguments."""
-    print("\nNext:")
-    for purpose, verb, *arguments in steps:  # on lines of their own: zsh takes no comment after a command
-        print(f"  # {purpose}\n  {command(verb, *arguments)}")
+    purposes = "; ".join(purpose for purpose, *_ in steps)  # not in comments, which zsh would take for arguments
+    print(f"\n{textwrap.fill(f'Next: {purposes}:', 80)}")
+    for _, verb, *arguments in steps:
+        print(f"  {command(verb, *arguments)}")
 
 
 @script

@@ -43,7 +43,7 @@ element.addEventListener('keydown', event => {
   if (!columns || !move) return;
   event.preventDefault();
   const current = cells.findIndex(cell => cell.classList.contains('sb-current'));
-  show(cells[current + move] ?? cells[Math.max(current, 0)]);
+  show(current < 0 ? cells[0] : cells[current + move] ?? cells[current]);
 });"""
 
 

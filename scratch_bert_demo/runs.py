@@ -15,7 +15,7 @@ from transformers.utils import CONFIG_NAME
 
 from scratch_bert.checkpoints.saved import EXAMPLES, METRICS_FILE, RUN_FILE, SNAPSHOTS, checkpoints_in, snapshots_in
 from scratch_bert.repository import check_name, read_json
-from scratch_bert_options.evaluation import EVAL_MLM_PROBABILITY
+from scratch_bert_options.evaluation import describe_masking
 from scratch_bert_options.schema import check
 
 from .model import MASK, Model
@@ -195,12 +195,11 @@ def read_log(checkpoint: Path) -> list[dict[str, Any]]:
 
 
 def read_mask_rates(directory: Path) -> str:
-    """Which shares of the tokens are masked in pretraining and its validation, in words; empty for other runs."""
+    """`describe_masking` of a pretraining run; empty for others."""
     options = _read(directory / RUN_FILE).get("options")
-    share = options.get("mlm_probability") if isinstance(options, dict) else None
-    if not isinstance(share, float):
-        return ""
-    return f"Masked: {share:.0%} of the tokens in training, {EVAL_MLM_PROBABILITY:.0%} in validation"
+    options = options if isinstance(options, dict) else {}
+    shares = options.get("mlm_probability"), options.get("final_mlm_probability")
+    return describe_masking(*shares).capitalize() if isinstance(shares[0], float) else ""
 
 
 def read_curves(log: list[dict[str, Any]]) -> Curves:

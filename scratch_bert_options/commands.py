@@ -26,21 +26,20 @@ VERBS = {  # verb of `scratch-bert` → its script, summary
 
 def command(verb: str, *arguments: str) -> str:
     """The command line of a verb: a script, if this program is one of them, otherwise `scratch-bert`."""
-    script = Path(sys.argv[0]).with_name(f"{VERBS[verb][0]}.py")
-    program = [installed("scratch-bert"), verb]
-    if sys.argv[0].endswith(".py") and script.is_file():
-        program = [installed("python"), script.as_posix()]
-    return shlex.join([*program, *arguments])
+    started = Path(sys.argv[0])
+    if started.suffix == ".py" and started.with_name("_command.py").is_file():  # beside our scripts
+        return command_line("python", started.with_name(f"{VERBS[verb][0]}.py").as_posix(), *arguments)
+    return command_line("scratch-bert", verb, *arguments)
 
 
-def installed(program: str) -> str:
-    """A program of this environment, as it can be called: its name, if the shell finds this one, otherwise its path."""
+def command_line(program: str, *arguments: str) -> str:
+    """A call of a program of this environment, by its name, if the shell finds this one, otherwise by its path."""
     path = Path(sys.executable if program == "python" else Path(sys.executable).with_name(program))
-    if which(program) == str(path) or not path.exists():
-        return program
-    return (path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path).as_posix()
+    if which(program) != str(path) and path.exists():
+        program = (path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path).as_posix()
+    return shlex.join([program, *arguments])
 
 
 def installation(package: str) -> str:
     """The command line that installs a package in this environment."""
-    return f"{installed('python')} -m pip install {package}"
+    return command_line("python", "-m", "pip", "install", package)

@@ -9,7 +9,8 @@ from .declare import OptionGroup, option, options, reject_non_default, similar
 from .text_formats import FORMATS
 
 
-# As in huggingface_hub, which can't be imported if its variables hold junk.
+# As in huggingface_hub, which can't be imported if its variables hold junk. The home
+# stands alone, or a push would take it for the beginning of a local path.
 HF_HOME = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME", Path("~", ".cache")), "huggingface"))
 
 

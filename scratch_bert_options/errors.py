@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError
 
 from pydantic import ValidationError
 
-from .commands import installed
+from .commands import command_line
 from .schema import explain
 
 
@@ -46,9 +46,7 @@ REMEDY = "check the connection and the proxy, and try again."
 # HTTP status → what to do.
 STATUSES = {
     400: "correct what the message names",
-    **dict.fromkeys(
-        (401, 404), f"check the name; if it is private, log in with `{installed('hf')} auth login` or set HF_TOKEN"
-    ),
+    **dict.fromkeys((401, 404), "check the name; if it is private, log in with `{login}` or set HF_TOKEN"),
     403: "check the token's permissions, or request access on the repository's page",
     407: "put the proxy's user name and password into HTTPS_PROXY",
     429: "wait a few minutes",
@@ -88,6 +86,7 @@ def explain_network(error: BaseException) -> str | None:
             own = None if "\n" in text else text  # others are paragraphs of advice
             words = getattr(reason, "server_message", None) or own or responses.get(status, "")
             remedy = STATUSES.get(status, "try again later" if status >= 500 else "check the name and the proxy")
+            remedy = remedy.format(login=command_line("hf", "auth", "login"))
             url = str(reason.response.url).partition("?")[0]  # without a signature
             return f"{url} answers {status} ({' '.join(words.split())}): {remedy}."
         if _package(reason) in NETWORK:

@@ -55,6 +55,8 @@ def recalls(scores: np.ndarray) -> tuple[float, float]:
 
 def main(minutes: float = 10, source: str = "*") -> None:
     pairs = notes(of_folder(source) if Path(source).is_dir() else of_packages(source))
+    if not pairs:
+        sys.exit(f"There is no folder with text files and no installed package {source}.")
     count = min(1000, len(pairs) // 4)
     chosen_on, tested_on, pairs = pairs[:count], pairs[count : 2 * count], pairs[2 * count :]
     scratch_bert.pretrain(

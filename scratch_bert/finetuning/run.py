@@ -23,7 +23,7 @@ from ..checkpoints.resume import check_same_run, check_same_weights, has_one_see
 from ..checkpoints.saved import METRICS_FILE, find_checkpoint
 from ..checkpoints.weights import find_weights
 from ..logs import logger
-from ..training.arguments import describe_device, recorded
+from ..training.arguments import describe_hardware, recorded
 from ..training.best import PatienceCallback
 from ..training.console import TIMINGS, describe_output, wrap
 from ..training.seeds import SeedResults, check_finished, check_parent, finished_metrics, summarize
@@ -123,7 +123,7 @@ class FinetuningRun:
         """Encode the examples, compare finished seeds with this run, and build the trainer of the first unfinished
         one: errors in model and options are found before any training. Returns the run."""
         logger.info(self.task.describe())
-        logger.info(describe_device(self.seed_runs[0].args, self.options))
+        logger.info(describe_hardware(self.seed_runs[0].args, self.options))
         for number, run in enumerate(self.seed_runs):
             if run.metrics:
                 check_finished(self.record(run.args), run.args.output_dir)

@@ -66,7 +66,7 @@ def start_config(args: ModelOptions, checkpoint: str | None = None) -> ScratchBe
     if config.model_type == "bert":
         if not config.tie_word_embeddings:  # then its MLM head has two biases
             raise ValueError(
-                f"{name} has untied word embeddings: convert it first, with {command('convert', name, 'CONVERTED')}"
+                f"{name} has untied word embeddings: convert it first, with `{command('convert', name, 'CONVERTED')}`"
             )
         config = convert_config(config, "scratch_bert")
     elif config.model_type != "scratch_bert":

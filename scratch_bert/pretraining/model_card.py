@@ -5,7 +5,7 @@ from pathlib import Path
 from huggingface_hub import EvalResult
 
 from scratch_bert_options.data import DataOptions
-from scratch_bert_options.evaluation import EVAL_MLM_PROBABILITY
+from scratch_bert_options.evaluation import EVAL_MLM_PROBABILITY, describe_masking
 from scratch_bert_options.model import ModelOptions
 
 from ..hub.model_card import TAGS, write_card
@@ -42,7 +42,7 @@ def write_pretraining_card(
     hub_dataset = data_args.dataset_name if not Path(data_args.dataset_name or ".").exists() else None
     source = hub_dataset or (SOURCES[data_args.sources[0]] if data_args.sources else BUILTIN)
     eval_source = "text held out from training" if data.eval_kind == "held-out" else f"{data.eval_kind} text"
-    masked = f"masked: {data_args.mlm_probability:.0%}, {EVAL_MLM_PROBABILITY:.0%} in validation"
+    masked = describe_masking(data_args.mlm_probability, trainer.options.final_mlm_probability)
     losses = {f"MLM loss (nats)\n{masked}": ["mlm_loss" if objective.losses else "loss", "eval_mlm_loss"]}
     for row in objective.metric_rows:
         if row.metric in objective.losses:

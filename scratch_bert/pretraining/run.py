@@ -29,7 +29,7 @@ from ..hub.conversion import convert_config
 from ..logs import logger
 from ..model.configuration_scratch_bert import ARCHITECTURE_FIELDS, ScratchBertConfig
 from ..text.files import TextError
-from ..training.arguments import describe_device, recorded
+from ..training.arguments import describe_hardware, recorded
 from ..training.clock import Clock
 from ..training.console import describe_output, wrap
 from ..training.tensorboard import extend_tensorboard
@@ -267,7 +267,7 @@ def build_trainer(
         raise ValueError(
             f"There is no metric_for_best_model {best}.{similar(best, known) or ' Choose from ' + ', '.join(known)}"
         )
-    logger.info(describe_device(args, training))
+    logger.info(describe_hardware(args, training))
     name = model_args.model_name_or_path or ("custom" if model_args.config_overrides else model_args.preset)
     layers = model.config.num_hidden_layers
     sizes = f"{layers} layer{'s' * (layers > 1)} × {model.config.hidden_size}"

@@ -67,7 +67,7 @@ def make_training_arguments(options: CommonOptions, fixed: Fixed, **replaced: An
     if options.bf16 is None:
         chosen = values.get("fp16") or values.get("deepspeed") is not None  # which has its own setting
         chosen = chosen or os.environ.get("ACCELERATE_MIXED_PRECISION", "no") != "no"
-        values["bf16"] = not chosen and multiplies_bf16(values["use_cpu"])
+        values["bf16"] = not chosen and gains_from_bf16(values["use_cpu"])
     on_cuda = values["dataloader_pin_memory"] and not values["use_cpu"] and torch.cuda.is_available()
     if on_cuda and values.get("accelerator_config") is None:
         values["accelerator_config"] = {"non_blocking": True}  # otherwise each batch waits for the step before it
@@ -98,11 +98,11 @@ def precision(args: TrainingArguments) -> str:
     return "bf16 autocast" if args.bf16 else "fp16 autocast" if args.fp16 else "fp32"
 
 
-def describe_device(args: TrainingArguments, options: CommonOptions) -> str:
+def describe_hardware(args: TrainingArguments, options: CommonOptions) -> str:
     """For the log: the device, the threads and the precision, and whether it was chosen here."""
     device = torch.cuda.get_device_name() if args.device.type == "cuda" else args.device.type.upper()
     threads = torch.get_num_threads()
-    chosen = ", faster here than fp32" if args.bf16 and options.bf16 is None else ""
+    chosen = ", chosen here; bf16=false for fp32" if args.bf16 and options.bf16 is None else ""
     return f"Device: {device}, {threads} thread{'s' * (threads > 1)}; precision: {precision(args)}{chosen}"
 
 
@@ -137,7 +137,7 @@ def recorded(options: CommonOptions, args: TrainingArguments) -> dict[str, Any]:
     return {"global batch size": batch_size, "versions": " ".join(map(" ".join, versions.items()))} | values
 
 
-def multiplies_bf16(use_cpu: bool) -> bool:
+def gains_from_bf16(use_cpu: bool) -> bool:
     """Whether the CPU multiplies bf16 faster than fp32, or otherwise, whether the CUDA GPU multiplies bf16 natively."""
     if not use_cpu:
         several = torch.cuda.device_count() > 1 and "LOCAL_RANK" not in os.environ  # DataParallel, without autocast

@@ -10,7 +10,7 @@ from transformers import Trainer
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
-from scratch_bert_options.commands import command, installed
+from scratch_bert_options.commands import command, command_line
 from scratch_bert_options.errors import NetworkError, plain_message
 from scratch_bert_options.network import limit_waiting
 
@@ -36,7 +36,7 @@ class PushingTrainer(Trainer):
                 ensure_branch(self._hub(token), self.hub_model_id, self.args.hub_revision)
         except Exception as error:  # a network fails in many ways
             raise NetworkError(
-                f"Cannot push to the Hub: {_reason(error)} Log in with `{installed('hf')} auth login` or set HF_TOKEN, "
+                f"Cannot push to the Hub: {_reason(error)} Log in with `{command_line('hf', 'auth', 'login')}` or set HF_TOKEN, "
                 f"or leave out --push_to_hub and publish later with `{command('push')}`."
             ) from error
         if self.args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):

@@ -4,8 +4,6 @@ language model, and the tokens that it expects least. Memory use does not depend
 Files are CSV, TSV, JSON Lines or Parquet, by their suffixes; the input may also be .txt. The file - with --format txt
 is standard input."""
 
-import textwrap
-
 from ..command_line import announce_imports, rows_parser
 from ..process import script
 
@@ -32,4 +30,5 @@ def main(argv: list[str] | None = None) -> None:
     if file != "-":
         print("The most unusual texts have the lowest per_token, the mean log-probability of a token in nats:")
         for per_token, text in unusual:
-            print(f"{per_token:8.2f}  {textwrap.shorten(text, 70, placeholder=' …')}")
+            line = " ".join(text.split())
+            print(f"{per_token:8.2f}  {line if len(line) <= 70 else f'{line[:68]} …'}")

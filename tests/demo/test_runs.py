@@ -113,6 +113,10 @@ def test_open_models(trained, bert, tmp_path):
     ("record", "text"),
     [
         ('{"options": {"mlm_probability": 0.3}}', "Masked: 30% of the tokens in training, 15% in validation"),
+        (
+            '{"options": {"mlm_probability": 0.3, "final_mlm_probability": 0.15}}',
+            "Masked: 30% of the tokens in training, 15% in the final phase, 15% in validation",
+        ),
         ('{"options": {}}', ""),
         ('{"options": [1]}', ""),
         ("broken", ""),

@@ -13,7 +13,7 @@ from helpers import ROOT, SCRIPTS, run_process
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
 from scratch_bert.pretraining.arguments import parse_overrides, pretraining_arguments
 from scratch_bert_cli.command_line import ALIASES, read_options
-from scratch_bert_options.commands import VERBS, command, installation, installed
+from scratch_bert_options.commands import VERBS, command, command_line, installation
 from scratch_bert_options.data import DataOptions
 from scratch_bert_options.declare import OptionGroup, from_keywords, known_options, option, options
 from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
@@ -268,16 +268,17 @@ def test_output_directories_are_numbered_and_a_resume_takes_the_newest(tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("started", "expected"),
+    ("directory", "started", "expected"),
     [
-        ("scripts/pretrain.py", "python scripts/push_to_hub.py 'runs/a b'"),
-        ("scripts/other.py", "python scripts/push_to_hub.py 'runs/a b'"),
-        ("mine.py", "scratch-bert push 'runs/a b'"),  # a program with the library
-        ("scratch-bert pretrain", "scratch-bert push 'runs/a b'"),
+        (ROOT, "scripts/pretrain.py", "python scripts/push_to_hub.py 'runs/a b'"),
+        (ROOT, "scripts/other.py", "python scripts/push_to_hub.py 'runs/a b'"),
+        (SCRIPTS, "pretrain.py", "python push_to_hub.py 'runs/a b'"),
+        (ROOT, "mine.py", "scratch-bert push 'runs/a b'"),  # a program with the library
+        (ROOT, "scratch-bert pretrain", "scratch-bert push 'runs/a b'"),
     ],
 )
-def test_commands_are_named_in_the_form_of_this_one(started, expected, monkeypatch):
-    monkeypatch.chdir(ROOT)
+def test_commands_are_named_in_the_form_of_this_one(directory, started, expected, monkeypatch):
+    monkeypatch.chdir(directory)
     monkeypatch.setattr("sys.argv", [started])
     found = {"python": sys.executable, "scratch-bert": str(Path(sys.executable).with_name("scratch-bert"))}
     monkeypatch.setattr("scratch_bert_options.commands.which", found.get)
@@ -299,7 +300,11 @@ def test_commands_name_programs_that_the_shell_would_not_find(monkeypatch, tmp_p
     assert command("demo") == ".venv/bin/scratch-bert demo"
     monkeypatch.chdir(tmp_path.parent)
     assert command("demo") == f"{tmp_path.name}/.venv/bin/scratch-bert demo"
-    assert installed("hf") == "hf"  # not in this environment
+    assert command_line("hf") == "hf"  # not in this environment
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".venv").rename(tmp_path / "my env")
+    monkeypatch.setattr("sys.executable", str(tmp_path / "my env/bin/python"))
+    assert command_line("python", "a b.py") == "'my env/bin/python' 'a b.py'"
 
 
 def test_recipes_and_verbs_are_found_in_a_checkout_that_hides_the_installed_package(tmp_path):

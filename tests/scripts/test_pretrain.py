@@ -101,7 +101,8 @@ def test_run_ends_with_its_results_on_one_screen(run):
     assert all(len(line) <= 80 for line in lines if str(output_dir) not in line)
     assert re.search(r"NSP accuracy +0\.\d{3} ± 0\.\d{3} +0\.\d{3}\n", results)
     assert " snapshots, 1 checkpoint, metrics.json." in results.replace("\n", " ")
-    commands = [words for line in lines[lines.index("Next:") + 1 :] if (words := shlex.split(line, comments=True))]
+    assert "Next: show it in the browser; fine-tune it on a table with the columns text and" in lines
+    commands = [shlex.split(line) for line in lines[-4:]]
     assert [Path(script).name for _, script, *_ in commands] == [
         "demo.py",
         "finetune.py",
@@ -330,10 +331,6 @@ def test_default_run_learns(tmp_path):
         "docstrings": "Return a new list containing all items from the iterable in ascending order.",
     }.items():
         scores = [
-            {
-                (start, end): (log_probability, guess)
-                for start, end, log_probability, guess in model.score_words(text).value
-            }
-            for model in models.values()
+            {(start, end): word for start, end, *word in model.score_words(text).value} for model in models.values()
         ]
         assert f"{name} expects this text more than" in drawing.compared_words(text, [*models], scores)

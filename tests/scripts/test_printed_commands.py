@@ -40,8 +40,8 @@ def run(monkeypatch, capsys):
 
     def run(name: str, *arguments) -> dict[str, list[str]]:
         run_script(monkeypatch, name, *arguments)
-        _, found, after = capsys.readouterr().out.partition("\nNext:\n")
-        commands = [words for line in after.splitlines() if (words := shlex.split(line, comments=True))]
+        _, found, after = capsys.readouterr().out.partition("\nNext: ")
+        commands = [shlex.split(line) for line in after.splitlines() if line.startswith("  ")]
         for python, script, *_ in commands:
             assert Path(shutil.which(python)).samefile(sys.executable) and Path(script).is_file()
         return {Path(script).name: rest for _, script, *rest in commands} if found else {}
@@ -97,8 +97,6 @@ def test_next_command_of_the_installed_program_runs_in_a_shell():
         return subprocess.run(line, shell=True, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
 
     printed = shell(f"{PROGRAM} tokenizer --train_file YOUR_TEXT --vocab_size 300 --output_dir tokenizer")
-    purpose, pretrain = printed.partition("\nNext:\n")[2].splitlines()[:2]
-    assert purpose.startswith("  # ") and pretrain.startswith(f"  {PROGRAM} pretrain ")
-    assert re.search(
-        rf"\nNext:\n  # .*\n  {re.escape(str(PROGRAM))} demo DIRECTORY\n", shell(f"{pretrain} --max_steps 2")
-    )
+    purposes, pretrain = printed.partition("\nNext: ")[2].splitlines()[:2]
+    assert purposes.endswith(":") and pretrain.startswith(f"  {PROGRAM} pretrain ")
+    assert f":\n  {PROGRAM} demo DIRECTORY\n" in shell(f"{pretrain} --max_steps 2").partition("\nNext: ")[2]

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from scratch_bert.training.arguments import make_training_arguments, multiplies_bf16
+from scratch_bert.training.arguments import gains_from_bf16, make_training_arguments, time_product
 from scratch_bert_options.declare import from_keywords
 from scratch_bert_options.training import CommonOptions
 
@@ -30,6 +30,12 @@ def test_bf16_is_the_default_where_it_is_faster_and_can_be_asked_for(
     assert args.bf16 is (default if bf16 is None else bf16) and args.use_cpu
 
 
+def test_time_of_products_is_that_of_one_thread():
+    threads = torch.get_num_threads()
+    assert all(0 < time_product(dtype) < 10 for dtype in (torch.float32, torch.bfloat16))
+    assert torch.get_num_threads() == threads
+
+
 @pytest.mark.parametrize(
     ("gpus", "native", "bf16"),
     [(1, True, True), (1, False, False), (2, True, False)],
@@ -43,7 +49,7 @@ def test_bf16_is_the_default_on_a_gpu_that_has_it(gpus, native, bf16, monkeypatc
     monkeypatch.setattr(
         torch.cuda, "is_bf16_supported", lambda including_emulation=True: native or including_emulation
     )
-    assert multiplies_bf16(use_cpu=False) is bf16
+    assert gains_from_bf16(use_cpu=False) is bf16
 
 
 def test_fp16_without_a_gpu_is_rejected(monkeypatch):
