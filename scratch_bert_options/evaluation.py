@@ -13,9 +13,9 @@ EVAL_MLM_PROBABILITY = 0.15  # BERT's (paper, section 3.1), whatever the value i
 
 
 def describe_masking(share: float, final: float | None) -> str:
-    """Which share of the tokens is masked in training, in its final phase if that has another, and in validation."""
-    change = f", {final:.0%} in the final phase" if final not in (None, share) else ""
-    return f"masked: {share:.0%} of the tokens in training{change}, {EVAL_MLM_PROBABILITY:.0%} in validation"
+    """Which share of the tokens is masked in training, then in its `final` phase, and in validation: a short caption."""
+    then = f", then {final:.0%}" if final not in (None, share) else ""
+    return f"masked: {share:.0%}{then}; validation: {EVAL_MLM_PROBABILITY:.0%}"
 
 
 @options

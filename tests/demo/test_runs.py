@@ -112,10 +112,10 @@ def test_open_models(trained, bert, tmp_path):
 @pytest.mark.parametrize(
     ("record", "text"),
     [
-        ('{"options": {"mlm_probability": 0.3}}', "Masked: 30% of the tokens in training, 15% in validation"),
+        ('{"options": {"mlm_probability": 0.3}}', "Masked: 30%; validation: 15%"),
         (
             '{"options": {"mlm_probability": 0.3, "final_mlm_probability": 0.15}}',
-            "Masked: 30% of the tokens in training, 15% in the final phase, 15% in validation",
+            "Masked: 30%, then 15%; validation: 15%",
         ),
         ('{"options": {}}', ""),
         ('{"options": [1]}', ""),
