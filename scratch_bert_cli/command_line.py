@@ -86,7 +86,8 @@ def read_options(
         values: dict[str, Any] = {}
         if argv and argv[0].endswith(OPTION_FILES):
             values, argv = _read_file(argv[0], known), argv[1:]
-        values |= _read_flags(argv, known)
+        # As in YAML, null is the default.
+        values |= {name: None if value == "null" else value for name, value in _read_flags(argv, known).items()}
         for name in values.keys() - known.keys():
             hint = ALIASES.get(name)
             # No option of Trainer is this similar to one of ours.

@@ -67,6 +67,14 @@ def test_options_file_gives_what_the_same_flags_give_and_flags_win(suffix, tmp_p
     assert pretraining_arguments(training).lr_scheduler_kwargs == {"num_cycles": 2}
 
 
+def test_null_is_the_default_in_place_of_a_files_value(capsys):
+    recipe = ["recipes/cpu-hour.yaml", "--train_file", "a.txt", "--max_steps", "9"]
+    assert "max_steps has no effect with max_minutes" in error_of(capsys, *recipe)
+    *_, training = parse(*recipe, "--max_minutes", "null", "--warmup_steps", "null")
+    assert (training.max_steps, training.max_minutes) == (9, None)
+    assert training.warmup_steps == PretrainingOptions(output_dir="run").warmup_steps != 0.03
+
+
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
 def test_recipe_gives_options_that_make_a_model(recipe):
     model_args, data_args, training = parse(str(recipe), "--train_file", "a.txt")
