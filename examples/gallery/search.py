@@ -1,15 +1,16 @@
 """Search in your own notes by words and meaning: from a note's first sentence to the rest of it.
 
 pip install -e ".[integrations]"
-python examples/gallery/search.py [MINUTES [FOLDER|PACKAGE]]
+python examples/gallery/search.py [MINUTES [FOLDER|PACKAGE …]]
 
-The notes are the paragraphs of a folder's text files, or the docstrings of installed packages: of one, or of all.
+The notes are the paragraphs of folders' text files, or the docstrings of installed packages, by default of all.
 """
 
 import random
 import sys
 import sysconfig
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -53,10 +54,11 @@ def recalls(scores: np.ndarray) -> tuple[float, float]:
     return (ranks < 1).mean(), (ranks < 5).mean()
 
 
-def main(minutes: float = 10, source: str = "*") -> None:
-    pairs = notes(of_folder(source) if Path(source).is_dir() else of_packages(source))
+def main(minutes: float = 10, *sources: str) -> None:
+    found = (of_folder(source) if Path(source).is_dir() else of_packages(source) for source in sources or ["*"])
+    pairs = notes(chain.from_iterable(found))
     if not pairs:
-        sys.exit(f"There is no folder with text files and no installed package {source}.")
+        sys.exit(f"There is no folder with text files and no installed package {' or '.join(sources)}.")
     count = min(1000, len(pairs) // 4)
     chosen_on, tested_on, pairs = pairs[:count], pairs[count : 2 * count], pairs[2 * count :]
     scratch_bert.pretrain(

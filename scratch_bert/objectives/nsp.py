@@ -73,9 +73,10 @@ class NextSentencePrediction(NextSentenceHead):
         time = ", here {} to {} minutes".format(*minutes) if minutes else ""
         longer = "longer training, " if trained < 200_000 else ""
         return (
-            f"{found} Where it was learned, it took 12,000 to 200,000 training examples{time}; this run has seen {trained:,}. What "
-            f"helps: {longer}larger batches (per_device_train_batch_size), more and longer pairs (single_segment_prob "
-            "and short_seq_prob near 0), text on different topics. More: docs/learning.md, on NSP's plateau"
+            f"{found} Where it was learned, it took 12,000 to 200,000 training examples{time}; this run has seen "
+            f"{trained:,}. What helps: {longer}larger batches (per_device_train_batch_size), more and longer pairs "
+            "(single_segment_prob and short_seq_prob near 0), text on different topics. More: docs/learning.md, on "
+            "NSP's plateau"
         )
 
     def statistics(self, labels: np.ndarray, documents: np.ndarray) -> dict[str, int]:

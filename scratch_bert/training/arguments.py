@@ -149,8 +149,8 @@ def gains_from_bf16(use_cpu: bool) -> bool:
 
 @functools.cache
 def time_product(dtype: torch.dtype) -> float:
-    """Seconds of a core for a product of matrices. With `avx512_bf16` alone, products in bf16 take half of fp32's time on
-    AMD's CPUs, and twice as long on Intel's."""
+    """Seconds of a core for a product of matrices. With `avx512_bf16` alone, products in bf16 take half of fp32's time
+    on AMD's CPUs, and twice as long on Intel's."""
     inputs, weight = torch.ones(2, 1024, 256, dtype=dtype)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # whose time does not depend on other processes

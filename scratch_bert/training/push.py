@@ -36,8 +36,8 @@ class PushingTrainer(Trainer):
                 ensure_branch(self._hub(token), self.hub_model_id, self.args.hub_revision)
         except Exception as error:  # a network fails in many ways
             raise NetworkError(
-                f"Cannot push to the Hub: {_reason(error)} Log in with `{command_line('hf', 'auth', 'login')}` or set HF_TOKEN, "
-                f"or leave out --push_to_hub and publish later with `{command('push')}`."
+                f"Cannot push to the Hub: {_reason(error)} Log in with `{command_line('hf', 'auth', 'login')}` or set "
+                f"HF_TOKEN, or leave out --push_to_hub and publish later with `{command('push')}`."
             ) from error
         if self.args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
             logger.info("Pushed checkpoints contain the model only: the training state stays on this machine")

@@ -297,8 +297,8 @@ def test_dialogue_recipe_memorises_its_text(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_default_run_learns(tmp_path):
-    """In a third of its epochs, in which NSP is not learned yet, and without a symptom of docs/mistakes.md. Compared on the
-    page with a model of novels, it expects its own kind of text more, and novels less."""
+    """In a third of its epochs, in which NSP is not learned yet, and without a symptom of docs/mistakes.md. Compared on
+    the page with a model of novels, it expects its own kind of text more, and novels less."""
     shown = run_process(SCRIPTS / "pretrain.py", "--num_train_epochs", 2, cwd=tmp_path).stderr
     run = tmp_path / "runs" / "pretrain-1"
     metrics, config = (json.loads((run / name).read_text()) for name in ("metrics.json", "config.json"))
