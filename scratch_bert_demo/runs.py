@@ -15,7 +15,7 @@ from transformers.utils import CONFIG_NAME
 
 from scratch_bert.checkpoints.saved import EXAMPLES, METRICS_FILE, RUN_FILE, SNAPSHOTS, checkpoints_in, snapshots_in
 from scratch_bert.repository import check_name, read_json
-from scratch_bert_options.evaluation import describe_masking
+from scratch_bert_options.masking import describe_masking
 from scratch_bert_options.schema import check
 
 from .model import MASK, Model
@@ -24,8 +24,8 @@ from .model import MASK, Model
 KEPT_MODELS = 4  # open snapshots of a run
 MAX_RESULTS = 4  # in the description of a model
 
-# How far a training has come: steps and tokens by their names in a trainer_state.json, and the time in seconds.
-STEPS, TOKENS, SECONDS = "global_step", "num_input_tokens_seen", "seconds"
+# How far a training has come. Tokens are named as in its log.
+STEPS, SEEN, TOKENS, SECONDS = "steps", "examples", "num_input_tokens_seen", "seconds"
 SPEED = "speed/tokens_per_second"  # in the log
 
 MLM_LOSS = "MLM loss"  # title of its curves
@@ -33,7 +33,7 @@ Curves = dict[str, dict[str, list[tuple[int, float]]]]
 
 
 class Moment(NamedTuple):
-    """When a training has come as far as the `amount` of the `measure`: `STEPS`, `TOKENS` or `SECONDS`."""
+    """When a training has come as far as the `amount` of the `measure`: `STEPS`, `SEEN`, `TOKENS` or `SECONDS`."""
 
     amount: int
     measure: str = STEPS
@@ -42,8 +42,8 @@ class Moment(NamedTuple):
 class Run:
     """The snapshots of a training run, or its checkpoints if there are none, opened on demand, and the run's curves.
 
-    `saved` are the models' directories by step, `curves` those of `read_curves`, `masked` that of `read_mask_rates`,
-    and `examples` and `pairs` those of `read_examples`. Raises `OSError` or `ValueError` if the last model has no
+    `saved` are the models' directories by step, `curves` those of `read_curves`, `masked` that of `mask_rates`, and
+    `examples` and `pairs` those of `read_examples`. Raises `OSError` or `ValueError` if the last model has no
     trainer_state.json.
     """
 
@@ -51,7 +51,9 @@ class Run:
         self.name = self.title = directory
         self.saved: list[Path] = []
         self.curves: Curves = {}
-        self.masked = read_mask_rates(Path(directory))
+        options = read_options(Path(directory))
+        self.masked = mask_rates(options)
+        self._batch_size = options.get("global batch size", 0)
         self._read: tuple[list[Path], Path, int] | None = None
         self.refresh()
         self._lock = Lock()  # from_pretrained fails in several threads at a time
@@ -74,9 +76,8 @@ class Run:
                 self.curves, self.saved = read_curves(entries), saved
                 self.examples, self.pairs = read_examples(directory)
                 steps = [step_of(place) for place in saved]
-                tokens = [_read(place / TRAINER_STATE_NAME).get(TOKENS, 0) for place in saved]
-                seconds = seconds_at(steps, tokens, entries)
-                self._amounts = {STEPS: steps, TOKENS: tokens, SECONDS: seconds}
+                seen = [step * self._batch_size for step in steps]
+                self._amounts = {STEPS: steps, SEEN: seen} | tokens_and_seconds(steps, entries)
                 self._read = state
 
     def place_at(self, moment: Moment) -> Path:
@@ -194,10 +195,14 @@ def read_log(checkpoint: Path) -> list[dict[str, Any]]:
     return check(list[dict[str, Any]], read_json(file).get("log_history"), f"{file}: log_history")
 
 
-def read_mask_rates(directory: Path) -> str:
-    """`describe_masking` of a pretraining run; empty for others."""
+def read_options(directory: Path) -> dict[str, Any]:
+    """The options of a run, if it has recorded them."""
     options = _read(directory / RUN_FILE).get("options")
-    options = options if isinstance(options, dict) else {}
+    return options if isinstance(options, dict) else {}
+
+
+def mask_rates(options: dict[str, Any]) -> str:
+    """`describe_masking` of a pretraining run with these options; empty for others."""
     shares = options.get("mlm_probability"), options.get("final_mlm_probability")
     return describe_masking(*shares).capitalize() if isinstance(shares[0], float) else ""
 
@@ -221,13 +226,20 @@ def read_curves(log: list[dict[str, Any]]) -> Curves:
     return curves
 
 
-def seconds_at(steps: list[int], tokens: list[int], log: list[dict[str, Any]]) -> list[int]:
-    """The time of training, without evaluations, up to each of the `steps`, by the speeds in the log and the number of
-    `tokens` up to each step; 0 if there are no speeds."""
-    speeds = {entry["step"]: entry[SPEED] for entry in log if SPEED in entry}
-    read = np.interp([0, *speeds], [0, *steps], [0, *tokens])  # tokens up to each entry
-    seconds = np.cumsum([0, *(np.diff(read) / list(speeds.values()))])
-    return np.interp(tokens, read, seconds).round().astype(int).tolist()
+def tokens_and_seconds(steps: list[int], log: list[dict[str, Any]]) -> dict[str, list[int]]:
+    """`TOKENS` read, and `SECONDS` of training without evaluations, up to each of the `steps`, ascending: interpolated
+    between the entries of the log, and extrapolated beyond the last. Zeros if the log has neither."""
+    entries = [entry for entry in log if TOKENS in entry and SPEED in entry]
+    if not entries:
+        return dict.fromkeys((TOKENS, SECONDS), [0] * len(steps))
+    logged, tokens = ([0, *(entry[name] for entry in entries)] for name in ("step", TOKENS))
+    seconds = np.cumsum([0, *(np.diff(tokens) / [entry[SPEED] for entry in entries])])
+    beyond = max(steps[-1] / logged[-1], 1)
+    curves = {
+        name: np.interp(steps, [*logged, logged[-1] * beyond], [*amounts, amounts[-1] * beyond])
+        for name, amounts in ((TOKENS, tokens), (SECONDS, seconds))
+    }
+    return {name: amounts.round().astype(int).tolist() for name, amounts in curves.items()}
 
 
 def describe_model(model: Model) -> str:

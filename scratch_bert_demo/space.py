@@ -29,7 +29,13 @@ MODULES = (
     "scratch_bert/model",
     "scratch_bert/text/__init__.py",
     "scratch_bert_demo",
-    "scratch_bert_options",
+    "scratch_bert_options/__init__.py",
+    "scratch_bert_options/commands.py",
+    "scratch_bert_options/errors.py",
+    "scratch_bert_options/masking.py",
+    "scratch_bert_options/outputs.py",
+    "scratch_bert_options/schema.py",
+    "scratch_bert_options/text_formats.py",
 )
 # Packages that the page needs, in the versions that are installed here.
 REQUIREMENTS = (

@@ -5,18 +5,18 @@ from contextlib import suppress
 from typing import Any
 
 from .environment import LIMIT, SILENT, gr
-from .runs import SECONDS, STEPS, TOKENS, Moment, Run, step_of
+from .runs import SECONDS, SEEN, STEPS, TOKENS, Moment, Run, step_of
 
 
 PLAY_SECONDS, FOLLOW_SECONDS = 1, 10  # between two snapshots, and between two looks for new ones
-MEASURES = {"step": STEPS, "tokens": TOKENS, "time": SECONDS}
+MEASURES = {"steps": STEPS, "examples": SEEN, "tokens": TOKENS, "time": SECONDS}
 
 
 class Timeline:
     """A moment of the training of several runs, which a slider chooses for all tabs. Without runs, there is none.
 
     The slider's positions, from 1, are the snapshots of the run that has come furthest; the others show what they were
-    at the same moment, after as many steps or, as is chosen beside, after as many tokens or as much time.
+    at the same moment, after as many steps or, as is chosen beside, as many examples or tokens or as much time.
     """
 
     def __init__(self, runs: Sequence[Run]):

@@ -9,9 +9,8 @@ from .declare import OptionGroup, option, options, reject_non_default, similar
 from .text_formats import FORMATS
 
 
-# As in huggingface_hub, which can't be imported if its variables hold junk. In one piece, "~" and ".cache" would be a
-# local path to the push of a Space, which has this file.
-HF_HOME = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME", Path("~", ".cache")), "huggingface"))
+# As in huggingface_hub, which can't be imported if its variables hold junk.
+HF_HOME = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface"))
 
 
 @options

@@ -5,7 +5,7 @@ from pathlib import Path
 from huggingface_hub import EvalResult
 
 from scratch_bert_options.data import DataOptions
-from scratch_bert_options.evaluation import EVAL_MLM_PROBABILITY, describe_masking
+from scratch_bert_options.masking import EVAL_MLM_PROBABILITY, describe_masking
 from scratch_bert_options.model import ModelOptions
 
 from ..hub.model_card import TAGS, write_card

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArgum
 
 from scratch_bert_options.data import TOKENIZER_TRAINING, DataOptions
 from scratch_bert_options.declare import similar
-from scratch_bert_options.evaluation import EVAL_MLM_PROBABILITY
+from scratch_bert_options.masking import EVAL_MLM_PROBABILITY
 from scratch_bert_options.model import ModelOptions
 from scratch_bert_options.outputs import check_output_dir
 from scratch_bert_options.pretraining import PretrainingOptions

@@ -107,6 +107,8 @@ class MeasuredTrainer(Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
             logs |= self._speed.report(self._reduce)
+            self._count_tokens()
+            logs["num_input_tokens_seen"] = self.state.num_input_tokens_seen
         super().log(logs, start_time)
 
     def _count_tokens(self) -> None:

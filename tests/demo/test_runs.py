@@ -10,18 +10,21 @@ import pytest
 from scratch_bert_demo.model import Model
 from scratch_bert_demo.runs import (
     KEPT_MODELS,
+    SECONDS,
     SPEED,
+    TOKENS,
     Moment,
     Run,
     describe_model,
+    mask_rates,
     open_models,
     read_curves,
     read_examples,
     read_log,
-    read_mask_rates,
-    seconds_at,
+    read_options,
     short_names,
     step_of,
+    tokens_and_seconds,
 )
 
 
@@ -40,14 +43,18 @@ def test_run(trained):
 
 
 def test_time_of_a_run_is_that_of_its_logged_speeds():
+    """Snapshots lie between the entries of the log, and beyond the last."""
     log = [
-        {"step": 50, SPEED: 1000},
+        {"step": 50, SPEED: 1000, TOKENS: 5_000},
         {"step": 100, "eval_loss": 1.0},
-        {"step": 150, SPEED: 500},
-        {"step": 200, SPEED: 250},
+        {"step": 150, SPEED: 500, TOKENS: 20_000},
+        {"step": 200, SPEED: 250, TOKENS: 30_000},
     ]
-    assert seconds_at([0, 100, 200], [0, 10_000, 30_000], log) == [0, 5 + 10, 5 + 10 + 20 + 40]
-    assert seconds_at([0, 100, 200], [0, 10_000, 30_000], []) == [0, 0, 0]
+    assert tokens_and_seconds([0, 25, 100, 200, 220], log) == {
+        TOKENS: [0, 2_500, 12_500, 30_000, 33_000],
+        SECONDS: [0, 2, 5 + 15, 5 + 30 + 40, 82],
+    }
+    assert tokens_and_seconds([0, 100], []) == {TOKENS: [0, 0], SECONDS: [0, 0]}
 
 
 def test_several_threads_open_checkpoints(trained):
@@ -123,9 +130,9 @@ def test_open_models(trained, bert, tmp_path):
     ],
 )
 def test_mask_rates_of_a_pretraining_run(record, text, tmp_path):
-    assert read_mask_rates(tmp_path) == ""
+    assert mask_rates(read_options(tmp_path)) == ""
     (tmp_path / "run.json").write_text(record)
-    assert read_mask_rates(tmp_path) == text
+    assert mask_rates(read_options(tmp_path)) == text
 
 
 def test_curves_are_those_of_all_losses_of_the_log(tmp_path):

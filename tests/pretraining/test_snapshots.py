@@ -13,7 +13,8 @@ from transformers import AutoModelForPreTraining, AutoTokenizer
 from scratch_bert.checkpoints.saved import snapshots_in
 from scratch_bert.hub.publishing import public_files
 from scratch_bert.pretraining.snapshots import default_count, snapshot_fractions
-from scratch_bert_demo.runs import Run
+from scratch_bert.repository import read_json
+from scratch_bert_demo.runs import SECONDS, SEEN, TOKENS, Run
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def test_default_number_of_snapshots_takes_a_gigabyte_at_most():
 
 
 def test_snapshots_are_models_from_the_first_weights_to_the_last(pretrain):
-    directory = pretrain(snapshots=8)
+    directory = pretrain(snapshots=8, logging_steps=5)
     steps = steps_of(directory)
     assert steps[0] == 0 and steps[-1] == 20 and steps == sorted(set(steps)) and 5 <= len(steps) <= 8
     for snapshot in snapshots_in(directory):
@@ -58,6 +59,11 @@ def test_snapshots_are_models_from_the_first_weights_to_the_last(pretrain):
     assert not any("snapshots" in path.parts for path in public_files(directory))
     run = Run(str(directory))
     assert run.amounts() == steps and 2 <= len(run.examples) <= 6
+    batch_size = read_json(directory / "run.json")["options"]["global batch size"]
+    assert run.amounts(SEEN) == [step * batch_size for step in steps]
+    tokens, seconds = run.amounts(TOKENS), run.amounts(SECONDS)
+    assert tokens == sorted(set(tokens)) and seconds == sorted(seconds), "the steps between two checkpoints count"
+    assert tokens[-1] == read_json(directory / "checkpoint-20/trainer_state.json")["num_input_tokens_seen"]
     assert all(text.count("[MASK]") == 1 and word.isalpha() for text, word in run.examples)
     assert len(run.pairs) == 6 and sum(follows for _, _, follows in run.pairs) == 3
     assert not any(
