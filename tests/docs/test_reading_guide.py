@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from helpers import ROOT
+from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
 
 
 GUIDE = (ROOT / "docs/reading-guide.md").read_text(encoding="utf-8")
@@ -47,6 +48,27 @@ def test_diagrams_are_those_of_the_example():
         assert numbers == pytest.approx(expected_numbers, abs=0.011), name  # they are rounded
     shown = re.findall(r"^!\[[^\]]{60,}\]\(images/(guide-\w+\.svg)\)", GUIDE, flags=re.MULTILINE)  # with a description
     assert sorted(shown) == sorted([*drawn, "guide-trained.svg"])
+
+
+def test_parameters_of_bert_base():
+    """In the order of the table: parts by the names of their weights."""
+    with torch.device("meta"):
+        model = ScratchBertForPreTraining(ScratchBertConfig())
+    parts = [
+        r"bert\.embeddings\.",
+        r"bert\.encoder\.layer\.0\.attention\.(?!.*LayerNorm)",
+        r"bert\.encoder\.layer\.0\.(intermediate|output)\.dense",
+        r"bert\.encoder\.layer\.0\..*LayerNorm",
+        r"bert\.encoder\.",
+        r"bert\.pooler\.",
+        r"cls\.predictions\.",
+        r"cls\.seq_relationship\.",
+        "",
+    ]
+    sizes = {name: weight.numel() for name, weight in model.named_parameters()}
+    counted = [sum(size for name, size in sizes.items() if re.match(part, name)) for part in parts]
+    table = GUIDE.split("**Where the parameters are.**")[1].split("\n\n")[1]
+    assert [int(row.split("|")[-2].replace(",", "")) for row in table.splitlines()[2:]] == counted
 
 
 def find_symbol(path: str, symbol: str) -> list[str]:
