@@ -24,26 +24,28 @@ from .model import MASK, Model
 KEPT_MODELS = 4  # open snapshots of a run
 MAX_RESULTS = 4  # in the description of a model
 
-# How far a training has come. Tokens are named as in its log.
-STEPS, SEEN, TOKENS, SECONDS = "steps", "examples", "num_input_tokens_seen", "seconds"
-SPEED = "speed/tokens_per_second"  # in the log
+STEPS, EXAMPLES_SEEN, TOKENS_SEEN, SECONDS = "steps", "examples", "tokens", "seconds"  # how far a training has come
+# In its log, about the steps since the entry before:
+EXAMPLES_PER_STEP, TOKENS_PER_STEP = "speed/examples_per_step", "speed/tokens_per_step"
+TOKENS_PER_SECOND = "speed/tokens_per_second"
 
 MLM_LOSS = "MLM loss"  # title of its curves
 Curves = dict[str, dict[str, list[tuple[int, float]]]]
 
 
 class Moment(NamedTuple):
-    """When a training has come as far as the `amount` of the `measure`: `STEPS`, `SEEN`, `TOKENS` or `SECONDS`."""
+    """When a training has come as far as the `amount` of the `measure`: `STEPS`, `EXAMPLES_SEEN`, `TOKENS_SEEN` or
+    `SECONDS`."""
 
-    amount: int
+    amount: float
     measure: str = STEPS
 
 
 class Run:
     """The snapshots of a training run, or its checkpoints if there are none, opened on demand, and the run's curves.
 
-    `saved` are the models' directories by step, `curves` those of `read_curves`, `masked` that of `mask_rates`, and
-    `examples` and `pairs` those of `read_examples`. Raises `OSError` or `ValueError` if the last model has no
+    `saved` are the models' directories by step, `curves` those of `read_curves`, `masked` that of `read_mask_rates`,
+    and `examples` and `pairs` those of `read_examples`. Raises `OSError` or `ValueError` if the last model has no
     trainer_state.json.
     """
 
@@ -51,17 +53,15 @@ class Run:
         self.name = self.title = directory
         self.saved: list[Path] = []
         self.curves: Curves = {}
-        options = read_options(Path(directory))
-        self.masked = mask_rates(options)
-        self._batch_size = options.get("global batch size", 0)
+        self.masked = read_mask_rates(Path(directory))
         self._read: tuple[list[Path], Path, int] | None = None
         self.refresh()
         self._lock = Lock()  # from_pretrained fails in several threads at a time
         # The time tells a model from one of an earlier run in the same place.
         self._open = lru_cache(KEPT_MODELS)(lambda place, time: Model(place, trust_remote_code))
 
-    def amounts(self, measure: str = STEPS) -> list[int]:
-        """How far the training had come at each of the `saved` models."""
+    def amounts(self, measure: str = STEPS) -> list[float]:
+        """How far the training had come at each of the `saved` models; zeros if the log does not say."""
         return self._amounts[measure]
 
     def refresh(self) -> None:
@@ -75,9 +75,7 @@ class Run:
                 entries = read_log(log)
                 self.curves, self.saved = read_curves(entries), saved
                 self.examples, self.pairs = read_examples(directory)
-                steps = [step_of(place) for place in saved]
-                seen = [step * self._batch_size for step in steps]
-                self._amounts = {STEPS: steps, SEEN: seen} | tokens_and_seconds(steps, entries)
+                self._amounts = amounts_at([step_of(place) for place in saved], entries)
                 self._read = state
 
     def place_at(self, moment: Moment) -> Path:
@@ -195,14 +193,10 @@ def read_log(checkpoint: Path) -> list[dict[str, Any]]:
     return check(list[dict[str, Any]], read_json(file).get("log_history"), f"{file}: log_history")
 
 
-def read_options(directory: Path) -> dict[str, Any]:
-    """The options of a run, if it has recorded them."""
+def read_mask_rates(directory: Path) -> str:
+    """`describe_masking` of a pretraining run; empty for others."""
     options = _read(directory / RUN_FILE).get("options")
-    return options if isinstance(options, dict) else {}
-
-
-def mask_rates(options: dict[str, Any]) -> str:
-    """`describe_masking` of a pretraining run with these options; empty for others."""
+    options = options if isinstance(options, dict) else {}
     shares = options.get("mlm_probability"), options.get("final_mlm_probability")
     return describe_masking(*shares).capitalize() if isinstance(shares[0], float) else ""
 
@@ -226,20 +220,22 @@ def read_curves(log: list[dict[str, Any]]) -> Curves:
     return curves
 
 
-def tokens_and_seconds(steps: list[int], log: list[dict[str, Any]]) -> dict[str, list[int]]:
-    """`TOKENS` read, and `SECONDS` of training without evaluations, up to each of the `steps`, ascending: interpolated
-    between the entries of the log, and extrapolated beyond the last. Zeros if the log has neither."""
-    entries = [entry for entry in log if TOKENS in entry and SPEED in entry]
-    if not entries:
-        return dict.fromkeys((TOKENS, SECONDS), [0] * len(steps))
-    logged, tokens = ([0, *(entry[name] for entry in entries)] for name in ("step", TOKENS))
-    seconds = np.cumsum([0, *(np.diff(tokens) / [entry[SPEED] for entry in entries])])
-    beyond = max(steps[-1] / logged[-1], 1)
-    curves = {
-        name: np.interp(steps, [*logged, logged[-1] * beyond], [*amounts, amounts[-1] * beyond])
-        for name, amounts in ((TOKENS, tokens), (SECONDS, seconds))
-    }
-    return {name: amounts.round().astype(int).tolist() for name, amounts in curves.items()}
+def amounts_at(steps: list[int], log: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """How far a training had come after each of the `steps`, ascending, by its measures. Time is without evaluations;
+    between the entries of the log, and beyond the last, steps are taken to be alike. Zeros if the log does not say."""
+    entries = [entry for entry in log if {EXAMPLES_PER_STEP, TOKENS_PER_STEP, TOKENS_PER_SECOND} <= entry.keys()]
+    amounts = {STEPS: steps} | {measure: [0.0] * len(steps) for measure in (EXAMPLES_SEEN, TOKENS_SEEN, SECONDS)}
+    if entries:
+        ends = [0, *(entry["step"] for entry in entries)]
+        ends[-1] = max(ends[-1], steps[-1])
+        examples, tokens, speeds = (
+            np.array([entry[name] for entry in entries])
+            for name in (EXAMPLES_PER_STEP, TOKENS_PER_STEP, TOKENS_PER_SECOND)
+        )
+        for measure, per_step in ((EXAMPLES_SEEN, examples), (TOKENS_SEEN, tokens), (SECONDS, tokens / speeds)):
+            reached = np.cumsum([0, *(np.diff(ends) * per_step)])
+            amounts[measure] = np.interp(steps, ends, reached).round(3).tolist()  # equal in runs that are alike
+    return amounts
 
 
 def describe_model(model: Model) -> str:

@@ -5,11 +5,11 @@ from contextlib import suppress
 from typing import Any
 
 from .environment import LIMIT, SILENT, gr
-from .runs import SECONDS, SEEN, STEPS, TOKENS, Moment, Run, step_of
+from .runs import EXAMPLES_SEEN, SECONDS, STEPS, TOKENS_SEEN, Moment, Run, step_of
 
 
 PLAY_SECONDS, FOLLOW_SECONDS = 1, 10  # between two snapshots, and between two looks for new ones
-MEASURES = {"steps": STEPS, "examples": SEEN, "tokens": TOKENS, "time": SECONDS}
+MEASURES = {"steps": STEPS, "examples": EXAMPLES_SEEN, "tokens": TOKENS_SEEN, "time": SECONDS}
 
 
 class Timeline:
@@ -23,7 +23,7 @@ class Timeline:
         self.runs = runs
         self.controls: list[gr.Component] = []
 
-    def amounts(self, measure: str = STEPS) -> list[int]:
+    def amounts(self, measure: str = STEPS) -> list[float]:
         return furthest([run.amounts(measure) for run in self.runs])
 
     def moment(self, *values: Any) -> Moment | None:
@@ -73,7 +73,7 @@ class Timeline:
         following = min(int(position) + 1, last)
         return following, gr.Timer(active=following < last)
 
-    def _follow(self, known: list[list[int]], position: int, *measure: str) -> tuple[Any, list[list[int]], Any]:
+    def _follow(self, known: list[list[float]], position: int, *measure: str) -> tuple[Any, list[list[float]], Any]:
         """Add the new snapshots of runs that are still training, and show them if the latest was shown. Returns updates
         of the slider, the known amounts, and the number `refresh`."""
         for run in self.runs:
@@ -93,6 +93,6 @@ def _range(positions: int, value: int | None = None) -> dict[str, Any]:
     return {"minimum": 1, "maximum": max(positions, 2)} | ({} if value is None else {"value": value})
 
 
-def furthest(amounts: list[list[int]]) -> list[int]:
+def furthest(amounts: list[list[float]]) -> list[float]:
     """The amounts of the run that has come furthest, of which the one with most snapshots."""
     return max(amounts, key=lambda amounts: (amounts[-1], len(amounts)))

@@ -102,9 +102,7 @@ class PretrainingTrainer(ScratchBertTrainer):
     @property
     def examples_seen(self) -> int:
         """The examples of all steps, also before a resume; the last batch of an epoch may have been smaller."""
-        args = self.args
-        batch_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-        seen = self.state.global_step * batch_size
+        seen = self.state.global_step * self.examples_per_step
         return min(seen, round(self.state.epoch * len(self.train_dataset))) if has_length(self.train_dataset) else seen
 
     @property

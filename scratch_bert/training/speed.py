@@ -21,7 +21,7 @@ class SpeedMeter(TrainerCallback):
 
     def start(self) -> None:
         """Start again, except for the count of `take_tokens`."""
-        self.tokens[0] = 0
+        self.tokens[0] = self.steps = 0
         self.seconds = self.data_seconds = 0.0
         self.since: float | None = None
 
@@ -44,6 +44,7 @@ class SpeedMeter(TrainerCallback):
         self.start()
 
     def on_step_end(self, args, state, control, **kwargs):
+        self.steps += 1
         if not control.should_log:  # otherwise `report` pauses, after the wait for the device
             self.pause()
 
@@ -73,9 +74,11 @@ class SpeedMeter(TrainerCallback):
         tokens, data_seconds, seconds, processes = reduce(torch.cat([self.tokens[:1].float(), measured])).tolist()
         on_gpu = self.device.type == "cuda"
         memory = torch.cuda.max_memory_allocated() if on_gpu else psutil.Process().memory_info().rss
+        steps = max(self.steps, 1)
         self.start()
         return {
             "speed/tokens_per_second": tokens * processes / seconds,
+            "speed/tokens_per_step": tokens / steps,
             "speed/data_share": data_seconds / seconds,
             "speed/memory_mib": memory / 2**20,
         }
@@ -89,6 +92,11 @@ class MeasuredTrainer(Trainer):
         self._speed = SpeedMeter(self.args.device)
         self._reduce = partial(self.accelerator.reduce, reduction="sum")
         self.add_callback(self._speed)
+
+    @property
+    def examples_per_step(self) -> int:
+        """The examples that all processes take in a step. The last step of an epoch may take fewer."""
+        return self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
 
     def set_initial_training_values(self, *args) -> tuple:
         self._start = time.monotonic()
@@ -105,10 +113,8 @@ class MeasuredTrainer(Trainer):
         return super().training_step(model, inputs, num_items_in_batch)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        if "loss" in logs:
-            logs |= self._speed.report(self._reduce)
-            self._count_tokens()
-            logs["num_input_tokens_seen"] = self.state.num_input_tokens_seen
+        if "loss" in logs and (speed := self._speed.report(self._reduce)):
+            logs |= speed | {"speed/examples_per_step": self.examples_per_step}
         super().log(logs, start_time)
 
     def _count_tokens(self) -> None:

@@ -453,18 +453,18 @@ def test_runs_are_shown_and_followed_beside_each_other(
     later.close()
 
 
-def test_runs_at_the_same_number_of_tokens_and_the_same_time(trained, tmp_path, open_page, serve_models, expect):
+def test_runs_after_the_same_examples_tokens_and_time(trained, tmp_path, open_page, serve_models, expect):
     """Of two runs, one has read twice as many examples and tokens in a step, which took four times as long."""
-    for run, examples, tokens, speed in (("large_batches", 32, 2000, 1000), ("small_batches", 16, 1000, 2000)):
+    for run, examples, tokens, per_second in (("large_batches", 32, 2000, 1000), ("small_batches", 16, 1000, 2000)):
+        speed = {"examples_per_step": examples, "tokens_per_step": tokens, "tokens_per_second": per_second}
         for step in (100, 200, 300):
             save_snapshot(trained, tmp_path / run, step, step)
             file = tmp_path / run / f"snapshots/{step}/trainer_state.json"
             log = [
-                entry | {"speed/tokens_per_second": speed, "num_input_tokens_seen": tokens * entry["step"]}
+                entry | {f"speed/{name}": value for name, value in speed.items()}
                 for entry in json.loads(file.read_text())["log_history"]
             ]
             file.write_text(json.dumps({"log_history": log}))
-        (tmp_path / run / "run.json").write_text(json.dumps({"options": {"global batch size": examples}}))
     window = open_page(address=serve_models(tmp_path / "large_batches", tmp_path / "small_batches"))
     panel = go_to(window, "Masked words")
     choose_snapshot(window, 2)
@@ -473,10 +473,10 @@ def test_runs_at_the_same_number_of_tokens_and_the_same_time(trained, tmp_path, 
     expect(panel.locator("h3")).to_have_text(["large_batches, step 200", "small_batches, step 300"])
     choose_snapshot(window, 1)
     expect(panel.locator("h3")).to_have_text(["large_batches, step 100", "small_batches, step 200"])
-    window.get_by_label("examples", exact=True).click()
-    expect(panel.locator("h3")).to_have_text(["large_batches, step 100", "small_batches, step 200"])
     window.get_by_label("time", exact=True).click()
     expect(panel.locator("h3")).to_have_text(["large_batches, step 100", "small_batches, step 300"])
+    window.get_by_label("examples", exact=True).click()
+    expect(panel.locator("h3")).to_have_text(["large_batches, step 100", "small_batches, step 200"])
     window.close()
 
 

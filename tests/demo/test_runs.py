@@ -9,22 +9,25 @@ import pytest
 
 from scratch_bert_demo.model import Model
 from scratch_bert_demo.runs import (
+    EXAMPLES_PER_STEP,
+    EXAMPLES_SEEN,
     KEPT_MODELS,
     SECONDS,
-    SPEED,
-    TOKENS,
+    STEPS,
+    TOKENS_PER_SECOND,
+    TOKENS_PER_STEP,
+    TOKENS_SEEN,
     Moment,
     Run,
+    amounts_at,
     describe_model,
-    mask_rates,
     open_models,
     read_curves,
     read_examples,
     read_log,
-    read_options,
+    read_mask_rates,
     short_names,
     step_of,
-    tokens_and_seconds,
 )
 
 
@@ -42,19 +45,24 @@ def test_run(trained):
     assert run.open(run.saved[2]) is run.open(run.saved[2])
 
 
-def test_time_of_a_run_is_that_of_its_logged_speeds():
-    """Snapshots lie between the entries of the log, and beyond the last."""
+def test_how_far_a_run_has_come_is_in_its_log():
+    """Snapshots lie between the entries of the log, and beyond the last. After a resume, batches are larger."""
     log = [
-        {"step": 50, SPEED: 1000, TOKENS: 5_000},
+        {"step": 50, EXAMPLES_PER_STEP: 2, TOKENS_PER_STEP: 100, TOKENS_PER_SECOND: 1000},
         {"step": 100, "eval_loss": 1.0},
-        {"step": 150, SPEED: 500, TOKENS: 20_000},
-        {"step": 200, SPEED: 250, TOKENS: 30_000},
+        {"step": 150, EXAMPLES_PER_STEP: 2, TOKENS_PER_STEP: 150, TOKENS_PER_SECOND: 500},
+        {"step": 200, EXAMPLES_PER_STEP: 4, TOKENS_PER_STEP: 200, TOKENS_PER_SECOND: 250},
     ]
-    assert tokens_and_seconds([0, 25, 100, 200, 220], log) == {
-        TOKENS: [0, 2_500, 12_500, 30_000, 33_000],
-        SECONDS: [0, 2, 5 + 15, 5 + 30 + 40, 82],
+    assert amounts_at([0, 1, 25, 100, 200, 220], log) == {
+        STEPS: [0, 1, 25, 100, 200, 220],
+        EXAMPLES_SEEN: [0, 2, 50, 200, 500, 580],
+        TOKENS_SEEN: [0, 100, 2_500, 5_000 + 7_500, 5_000 + 15_000 + 10_000, 34_000],
+        SECONDS: [0, 0.1, 2.5, 5 + 15, 5 + 30 + 40, 91],
     }
-    assert tokens_and_seconds([0, 100], []) == {TOKENS: [0, 0], SECONDS: [0, 0]}
+    old = [{"step": 50, TOKENS_PER_SECOND: 1000}]
+    assert amounts_at([0, 100], old) == {STEPS: [0, 100]} | dict.fromkeys(
+        (EXAMPLES_SEEN, TOKENS_SEEN, SECONDS), [0, 0]
+    )
 
 
 def test_several_threads_open_checkpoints(trained):
@@ -130,9 +138,9 @@ def test_open_models(trained, bert, tmp_path):
     ],
 )
 def test_mask_rates_of_a_pretraining_run(record, text, tmp_path):
-    assert mask_rates(read_options(tmp_path)) == ""
+    assert read_mask_rates(tmp_path) == ""
     (tmp_path / "run.json").write_text(record)
-    assert mask_rates(read_options(tmp_path)) == text
+    assert read_mask_rates(tmp_path) == text
 
 
 def test_curves_are_those_of_all_losses_of_the_log(tmp_path):

@@ -139,7 +139,7 @@ def test_run_without_sentence_objective_and_held_out_text(prepare, tmp_path):
     assert not any("eval" in name for name in run.train())
 
 
-SPEED = {"tokens_per_second", "data_share", "memory_mib"}
+SPEED = {"tokens_per_second", "tokens_per_step", "examples_per_step", "data_share", "memory_mib"}
 TRAIN = {"loss", "grad_norm", "learning_rate", "mlm_loss", "nsp_loss", "mlm_accuracy"}
 
 

@@ -14,7 +14,7 @@ from scratch_bert.checkpoints.saved import snapshots_in
 from scratch_bert.hub.publishing import public_files
 from scratch_bert.pretraining.snapshots import default_count, snapshot_fractions
 from scratch_bert.repository import read_json
-from scratch_bert_demo.runs import SECONDS, SEEN, TOKENS, Run
+from scratch_bert_demo.runs import EXAMPLES_SEEN, SECONDS, TOKENS_SEEN, Run
 
 
 @pytest.fixture
@@ -60,9 +60,9 @@ def test_snapshots_are_models_from_the_first_weights_to_the_last(pretrain):
     run = Run(str(directory))
     assert run.amounts() == steps and 2 <= len(run.examples) <= 6
     batch_size = read_json(directory / "run.json")["options"]["global batch size"]
-    assert run.amounts(SEEN) == [step * batch_size for step in steps]
-    tokens, seconds = run.amounts(TOKENS), run.amounts(SECONDS)
-    assert tokens == sorted(set(tokens)) and seconds == sorted(seconds), "the steps between two checkpoints count"
+    assert run.amounts(EXAMPLES_SEEN) == [step * batch_size for step in steps]
+    tokens, seconds = run.amounts(TOKENS_SEEN), run.amounts(SECONDS)
+    assert tokens[0] == seconds[0] == 0 and tokens == sorted(set(tokens)) and seconds == sorted(set(seconds))
     assert tokens[-1] == read_json(directory / "checkpoint-20/trainer_state.json")["num_input_tokens_seen"]
     assert all(text.count("[MASK]") == 1 and word.isalpha() for text, word in run.examples)
     assert len(run.pairs) == 6 and sum(follows for _, _, follows in run.pairs) == 3

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import TrainingArguments
+from transformers import TrainerControl, TrainingArguments
 
 from helpers import SMALL
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM
@@ -36,10 +36,11 @@ def test_time_is_that_of_steps_and_what_counts_are_tokens_without_padding(proces
         meter.got_examples()
         meter.count({"attention_mask": mask})
         clock.now += 3
-        meter.pause()
+        meter.on_step_end(None, None, TrainerControl())
         clock.now += 1000  # an evaluation
     logged = meter.report(reduce=lambda sums: processes * sums)
     assert logged["speed/tokens_per_second"] == pytest.approx(processes * 2 * 5 / 8)
+    assert logged["speed/tokens_per_step"] == processes * 5
     assert logged["speed/data_share"] == pytest.approx(0.25)
     assert logged["speed/memory_mib"] > 10
     assert meter.report(reduce=lambda sums: sums) == {}, "nothing since the last report"
