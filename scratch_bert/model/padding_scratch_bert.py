@@ -156,15 +156,14 @@ def common_length(length: int, multiple: int) -> int:
     return -(-length // multiple) * multiple
 
 
-def surplus_rows(count: int, device: torch.device, dtype: torch.dtype) -> int:
-    """How many rows to add to `count` rows, so that their products with weights of `dtype` have few shapes.
+def surplus_rows(count: int, device: torch.device) -> int:
+    """How many rows to add to `count` rows, so that batches of different lengths have few shapes.
 
-    On CPUs, oneDNN compiles each product in bf16 and fp16 for its shape. A product of a new shape takes several times
-    as long as one of a known shape, and each compiled product that is replaced by another leaves the memory more
-    fragmented. There, the sum is one of 16 evenly spaced numbers from one power of two to the next, and a multiple of
-    8.
+    On CPUs, tensors of ever other sizes fragment the memory, which grows with each step. oneDNN also compiles each
+    product in bf16 and fp16 for its shape: one of a new shape takes several times as long as one of a known shape.
+    There, the sum is one of 16 evenly spaced numbers from one power of two to the next, and a multiple of 8.
     """
-    if not is_cpu(device) or not in_half_precision(dtype, device):
+    if not is_cpu(device):
         return 0
     step = max(8, 2 ** (count.bit_length() - 5))
     return -count % step
@@ -206,7 +205,7 @@ def take_predicted(
     # Not [found], whose gradient sorts the positions on a GPU.
     states = states.flatten(0, 1).index_select(0, found)  # (M, H)
     labels = labels.flatten().index_select(0, found).where(positions >= 0, -100)  # (M,)
-    surplus = surplus_rows(len(positions), found.device, states.dtype) if is_eager(states) else 0
+    surplus = surplus_rows(len(positions), found.device) if is_eager(states) else 0
     if surplus:
         # Copies of a token: of zeros, LayerNorm's gradient is infinite in fp16.
         states = torch.cat([states, states[-1:].expand(surplus, -1)])
@@ -249,14 +248,13 @@ def plan_batch(
     # FSDP1 and DataParallel's replicas have no parameters of their own.
     dtype = next((each.dtype for each in model.parameters() if each.is_floating_point()), torch.float32)
     attention = find_attention(model.config, model.training, device, dtype, max(plan.lengths))
+    if attention not in (grouped_attention, padded_attention):
+        return replace(plan.with_cu_seqlens(device), attention=attention)
     if attention is grouped_attention:
         # Computing the copies costs more than larger groups save in a wide model, or in fp32: measured.
         multiple = 8 if model.config.hidden_size <= 512 and in_half_precision(dtype, device) else 1
         plan = plan.grouped(model.config.num_attention_heads, multiple)
-    elif attention is not padded_attention:
-        plan = plan.with_cu_seqlens(device)
-    surplus = surplus_rows(plan.rows, device, dtype)
-    return replace(plan.extended(surplus), attention=attention)
+    return replace(plan.extended(surplus_rows(plan.rows, device)), attention=attention)
 
 
 def attention_mask_for(

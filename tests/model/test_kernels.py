@@ -205,14 +205,11 @@ def test_surplus_rows_are_more_sequences(padded, surplus, grouped):
 
 
 @pytest.mark.cpu_branch
-def test_few_numbers_of_rows_are_left_in_bf16_and_fp16():
-    cpu = torch.device("cpu")
-    rows = [count + surplus_rows(count, cpu, torch.bfloat16) for count in range(4097)]
+def test_few_numbers_of_rows_are_left_on_a_cpu():
+    rows = [count + surplus_rows(count, torch.device("cpu")) for count in range(4097)]
     assert all(count <= number <= max(count * 1.0625, count + 7) for count, number in enumerate(rows))
     assert len(set(rows[2049:])) == 16 and len(set(rows[257:])) == 64 and rows[4096] == 4096
-    with torch.autocast("cpu", torch.float16):
-        assert surplus_rows(2049, cpu, torch.float32) == rows[2049] - 2049 > 0
-    assert surplus_rows(2049, cpu, torch.float32) == surplus_rows(2049, torch.device("meta"), torch.bfloat16) == 0
+    assert surplus_rows(2049, torch.device("meta")) == 0 < rows[2049] - 2049
 
 
 @pytest.fixture
