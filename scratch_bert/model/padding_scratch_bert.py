@@ -159,7 +159,7 @@ def common_length(length: int, multiple: int) -> int:
 def surplus_rows(count: int, device: torch.device) -> int:
     """How many rows to add to `count` rows, so that batches of different lengths have few shapes.
 
-    On CPUs, tensors of ever other sizes fragment the memory, which grows with each step. oneDNN also compiles each
+    On CPUs, tensors of ever-changing sizes fragment the memory, which grows for hundreds of steps. oneDNN compiles each
     product in bf16 and fp16 for its shape: one of a new shape takes several times as long as one of a known shape.
     There, the sum is one of 16 evenly spaced numbers from one power of two to the next, and a multiple of 8.
     """
