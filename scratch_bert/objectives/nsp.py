@@ -58,7 +58,10 @@ class NextSentencePrediction(NextSentenceHead):
         if metrics["eval_nsp_accuracy"] > chance + margin:
             return mlm
         if mlm:
-            return f"{mlm} NSP is usually learned later than MLM."
+            return (
+                f"{mlm} NSP is learned later than MLM, after 12,000 to 200,000 examples; this run has seen {trained:,}: "
+                "docs/learning.md, on NSP's plateau"
+            )
         found = f"NSP cannot be distinguished from chance on {evaluated:,} examples (±{margin:.0%})."
         in_training = metrics.get("nsp_loss", math.inf)
         if in_training < 0.9 * min(metrics["eval_nsp_majority_loss"], metrics["eval_nsp_loss"]):

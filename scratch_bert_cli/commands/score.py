@@ -13,7 +13,9 @@ def main(argv: list[str] | None = None) -> None:
     parser = rows_parser(__doc__)
     parser.add_argument("--text_column", default="text", help="Column of the texts (%(default)s).")
     parser.add_argument(
-        "--fast", action="store_true", help="Mask an eighth of a text's tokens at a time: an approximation."
+        "--fast",
+        action="store_true",
+        help="Mask an eighth of a text's tokens at a time: an approximation, about 7 times as fast on lines of a log.",
     )
     parser.add_argument(
         "--surprising", type=int, default=3, metavar="K", help="List the K tokens of lowest probability (%(default)s)."
