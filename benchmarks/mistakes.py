@@ -4,8 +4,9 @@ trained for the same number of steps on the built-in corpus, and evaluated on th
 
 `python benchmarks/mistakes.py` measures all mistakes, `python benchmarks/mistakes.py shared_layers` those named, after
 `none`, the unpatched package. `log` is the loss of the last training steps; `shown` metrics are those of an evaluation
-with the mistake; `true` metrics are the package's, of the same model. docs/mistakes.md explains each mistake, and names
-the test that fails with it."""
+with the mistake; `true` metrics are the package's, of the same model; `cost` is what the mistake adds to the true loss,
+with a 95% interval if there are several seeds. docs/mistakes.md explains each mistake, and names the test that fails
+with it."""
 
 import argparse
 import statistics
@@ -19,6 +20,7 @@ from zlib import crc32
 
 import numpy as np
 import torch
+from scipy import stats
 from torch import nn
 
 from scratch_bert.corpus import encoder, tokenizer_training
@@ -417,12 +419,19 @@ def measure_unknown_words() -> str:
     return "Unknown in held-out text: " + "; ".join(fractions) + "."
 
 
-def describe(name: str, objective: str, results: list[dict[str, float]]) -> str:
-    """A row of the objective's table: means over the seeds."""
+def describe(name: str, objective: str, results: list[dict[str, float]], unpatched: list[dict[str, float]]) -> str:
+    """A row of the objective's table: means over the seeds, and what the mistake adds to the true loss, paired by seed,
+    with its 95% interval by Student's t."""
     mean = {key: statistics.mean(result[key] for result in results) for key in results[0]}
     losses = [f"{mean[f'{kind}_{objective}_loss']:.2f}" for kind in ("log", "shown", "true")]
     accuracies = [f"{mean[f'{kind}_{objective}_accuracy']:.3f}" for kind in ("shown", "true")]
-    return f"| {' | '.join([f'`{name}`', *losses, *accuracies])} |"
+    loss = f"true_{objective}_loss"
+    costs = [wrong[loss] - right[loss] for wrong, right in zip(results, unpatched, strict=True)]
+    cost = f"{statistics.mean(costs):+.2f}"
+    if len(costs) > 1:
+        error = statistics.stdev(costs) / len(costs) ** 0.5
+        cost += f" ± {stats.t.ppf(0.975, len(costs) - 1) * error:.2f}"
+    return f"| {' | '.join([f'`{name}`', *losses, cost if name != 'none' else '', *accuracies])} |"
 
 
 def main() -> None:
@@ -440,11 +449,13 @@ def main() -> None:
     for objective, steps in STEPS.items():
         measured = [name for name in names if MISTAKES[name].objective == objective]
         if measured:
-            print(f"| {objective.upper()} | loss: log | shown | true | accuracy: shown | true |")
-            print("| --- | ---: | ---: | ---: | ---: | ---: |")
+            print(f"| {objective.upper()} | loss: log | shown | true | cost | accuracy: shown | true |")
+            print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+            unpatched = None
             for name in dict.fromkeys(["none", *measured]):
                 results = [measure(name, seed, args.steps or steps) for seed in args.seeds]
-                print(describe(name, objective, results), flush=True)
+                unpatched = unpatched or results
+                print(describe(name, objective, results, unpatched), flush=True)
             print()
     if "no_unknown_token" in names:
         print(measure_unknown_words())
