@@ -419,14 +419,15 @@ def measure_unknown_words() -> str:
     return "Unknown in held-out text: " + "; ".join(fractions) + "."
 
 
-def describe(name: str, objective: str, results: list[dict[str, float]], unpatched: list[dict[str, float]]) -> str:
-    """A row of the objective's table: means over the seeds, and what the mistake adds to the true loss, paired by seed,
-    with its 95% interval by Student's t."""
-    mean = {key: statistics.mean(result[key] for result in results) for key in results[0]}
+def describe(name: str, objective: str, results: dict[str, list[dict[str, float]]]) -> str:
+    """A row of the objective's table: means over the seeds, and what the mistake adds to the true loss of `none`, paired
+    by seed, with its 95% interval by Student's t."""
+    measured = results[name]
+    mean = {key: statistics.mean(result[key] for result in measured) for key in measured[0]}
     losses = [f"{mean[f'{kind}_{objective}_loss']:.2f}" for kind in ("log", "shown", "true")]
     accuracies = [f"{mean[f'{kind}_{objective}_accuracy']:.3f}" for kind in ("shown", "true")]
     loss = f"true_{objective}_loss"
-    costs = [wrong[loss] - right[loss] for wrong, right in zip(results, unpatched, strict=True)]
+    costs = [wrong[loss] - right[loss] for wrong, right in zip(measured, results["none"], strict=True)]
     cost = f"{statistics.mean(costs):+.2f}"
     if len(costs) > 1:
         error = statistics.stdev(costs) / len(costs) ** 0.5
@@ -451,11 +452,10 @@ def main() -> None:
         if measured:
             print(f"| {objective.upper()} | loss: log | shown | true | cost | accuracy: shown | true |")
             print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
-            unpatched = None
+            results = {}
             for name in dict.fromkeys(["none", *measured]):
-                results = [measure(name, seed, args.steps or steps) for seed in args.seeds]
-                unpatched = unpatched or results
-                print(describe(name, objective, results, unpatched), flush=True)
+                results[name] = [measure(name, seed, args.steps or steps) for seed in args.seeds]
+                print(describe(name, objective, results), flush=True)
             print()
     if "no_unknown_token" in names:
         print(measure_unknown_words())

@@ -9,6 +9,7 @@ from .pairs import Chunks, cut, make_pairs, single_segments, trim
 
 
 FEW = 100  # examples, on which two standard errors of an accuracy are 0.1
+LEARNED_AFTER = 12_000, 200_000  # training examples, from the default run to cpu-hour.yaml with batches of 64
 
 
 class NextSentencePrediction(NextSentenceHead):
@@ -57,9 +58,10 @@ class NextSentencePrediction(NextSentenceHead):
         margin = max(0.02, 2 * math.sqrt(chance * (1 - chance) / evaluated))  # two standard errors
         if metrics["eval_nsp_accuracy"] > chance + margin:
             return mlm
+        learned_after = "{:,} to {:,}".format(*LEARNED_AFTER)
         if mlm:
             return (
-                f"{mlm} NSP is learned later than MLM, after 12,000 to 200,000 examples; this run has seen {trained:,}: "
+                f"{mlm} NSP is learned later than MLM, after {learned_after} examples; this run has seen {trained:,}: "
                 "docs/learning.md, on NSP's plateau"
             )
         found = f"NSP cannot be distinguished from chance on {evaluated:,} examples (±{margin:.0%})."
@@ -72,11 +74,11 @@ class NextSentencePrediction(NextSentenceHead):
         if evaluated < FEW:
             few = f"{evaluated} examples are too few to tell whether NSP has been learned"
             return f"{few}: evaluate on more text (validation_share, validation_file)."
-        minutes = [math.ceil(count / per_minute) for count in (12_000, 200_000) if per_minute]
+        minutes = [math.ceil(count / per_minute) for count in LEARNED_AFTER if per_minute]
         time = ", here {} to {} minutes".format(*minutes) if minutes else ""
-        longer = "longer training, " if trained < 200_000 else ""
+        longer = "longer training, " if trained < max(LEARNED_AFTER) else ""
         return (
-            f"{found} Where it was learned, it took 12,000 to 200,000 training examples{time}; this run has seen "
+            f"{found} Where it was learned, it took {learned_after} training examples{time}; this run has seen "
             f"{trained:,}. What helps: {longer}larger batches (per_device_train_batch_size), more and longer pairs "
             "(single_segment_prob and short_seq_prob near 0), text on different topics. More: docs/learning.md, on "
             "NSP's plateau"

@@ -29,7 +29,7 @@ from ..hub.conversion import convert_config
 from ..logs import logger
 from ..model.configuration_scratch_bert import ARCHITECTURE_FIELDS, ScratchBertConfig
 from ..text.files import TextError
-from ..training.arguments import describe_hardware, recorded
+from ..training.arguments import describe_hardware, global_batch_size, recorded
 from ..training.clock import Clock
 from ..training.console import describe_output, wrap
 from ..training.tensorboard import extend_tensorboard
@@ -283,7 +283,7 @@ def build_trainer(
     if model.get_position_embeddings() and 2 * positions > model.num_parameters():
         share = f"{positions / model.num_parameters():.0%} of the parameters are position embeddings"
         logger.warning(f"{share}, for {model.config.max_position_embeddings:,} positions: lower max_seq_length")
-    batch_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    batch_size = global_batch_size(args)
     if not data_args.streaming and batch_size > (examples := len(data.train_dataset)):
         found = f"The global batch size, {batch_size:,}, exceeds an epoch's examples: {examples:,}"
         if args.dataloader_drop_last and batch_size > examples * args.gradient_accumulation_steps:

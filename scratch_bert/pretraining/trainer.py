@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import DataCollator, TrainerCallback
 from transformers.trainer_utils import has_length
 
+from ..training.arguments import global_batch_size
 from ..training.counting import CountingCollator
 from ..training.trainer import ScratchBertTrainer
 from .loss_meter import LossMeter
@@ -102,7 +103,7 @@ class PretrainingTrainer(ScratchBertTrainer):
     @property
     def examples_seen(self) -> int:
         """The examples of all steps, also before a resume; the last batch of an epoch may have been smaller."""
-        seen = self.state.global_step * self.examples_per_step
+        seen = self.state.global_step * global_batch_size(self.args)
         return min(seen, round(self.state.epoch * len(self.train_dataset))) if has_length(self.train_dataset) else seen
 
     @property

@@ -124,17 +124,23 @@ def trainer_options(options: CommonOptions) -> dict[str, Any]:
     return values
 
 
+def global_batch_size(args: TrainingArguments) -> int:
+    """The examples that all processes take in a step. The last step of an epoch may take fewer."""
+    return args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+
+
 def recorded(options: CommonOptions, args: TrainingArguments) -> dict[str, Any]:
     """The options that must stay the same in a resumed run, or whose changes it logs."""
-    batch_size = args.world_size * max(args.n_gpu, 1) * args.per_device_train_batch_size
-    batch_size *= args.gradient_accumulation_steps
     values = asdict(options) | args.to_dict()
     values = {name: value for name, value in values.items() if not name.startswith(UNRECORDED)}
     values["accelerator_config"] = {**(values["accelerator_config"] or {}), "non_blocking": None}  # on GPUs alone
     if options.max_minutes is not None:
         del values["max_steps"]  # an estimate
     versions = {"scratch_bert": CODE_VERSION, "torch": torch.__version__, "transformers": transformers.__version__}
-    return {"global batch size": batch_size, "versions": " ".join(map(" ".join, versions.items()))} | values
+    return {
+        "global batch size": global_batch_size(args),
+        "versions": " ".join(map(" ".join, versions.items())),
+    } | values
 
 
 def gains_from_bf16(use_cpu: bool) -> bool:

@@ -9,6 +9,8 @@ import torch
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
+from .arguments import global_batch_size
+
 
 class SpeedMeter(TrainerCallback):
     """Counts the tokens and the time of training steps in one process, between two entries of the log. As a callback,
@@ -21,7 +23,8 @@ class SpeedMeter(TrainerCallback):
 
     def start(self) -> None:
         """Start again, except for the count of `take_tokens`."""
-        self.tokens[0] = self.steps = 0
+        self.tokens[0] = 0
+        self.steps = 0
         self.seconds = self.data_seconds = 0.0
         self.since: float | None = None
 
@@ -93,11 +96,6 @@ class MeasuredTrainer(Trainer):
         self._reduce = partial(self.accelerator.reduce, reduction="sum")
         self.add_callback(self._speed)
 
-    @property
-    def examples_per_step(self) -> int:
-        """The examples that all processes take in a step. The last step of an epoch may take fewer."""
-        return self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
-
     def set_initial_training_values(self, *args) -> tuple:
         self._start = time.monotonic()
         return super().set_initial_training_values(*args)
@@ -114,7 +112,7 @@ class MeasuredTrainer(Trainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs and (speed := self._speed.report(self._reduce)):
-            logs |= speed | {"speed/examples_per_step": self.examples_per_step}
+            logs |= speed | {"speed/examples_per_step": global_batch_size(self.args)}
         super().log(logs, start_time)
 
     def _count_tokens(self) -> None:
