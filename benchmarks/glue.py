@@ -251,20 +251,10 @@ class GlueReport:
             [{task: _parts_of(task, results[task].seeds[seed]) for task in results} for seed in task_args.seeds],
         )
         found = {task: scores_by_baseline(results[task].mean) for task in results}
-        self.baselines = [
-            Row(
-                kinds[0],
-                [
-                    {
-                        task: _parts_of(task, found[task][kind])
-                        for task in found
-                        for kind in kinds
-                        if kind in found[task]
-                    }
-                ],
-            )
-            for kinds in (("majority class", "mean label"), ("bag of words",))
-        ]
+        self.baselines = []
+        for kinds in (("majority class", "mean label"), ("bag of words",)):
+            parts = {task: _parts_of(task, of[kind]) for task, of in found.items() for kind in kinds if kind in of}
+            self.baselines.append(Row(kinds[0], [parts]))
 
     @property
     def means(self) -> dict[str, list[str]]:

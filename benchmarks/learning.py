@@ -50,7 +50,6 @@ from scratch_bert.objectives import OBJECTIVES
 from scratch_bert.pretraining.arguments import parse_overrides, pretraining_arguments
 from scratch_bert.pretraining.build_model import choose_tokenizer
 from scratch_bert.pretraining.evaluation import evaluate
-from scratch_bert.pretraining.metrics import unigram_log_probs
 from scratch_bert.pretraining.run import prepare_pretraining
 from scratch_bert.pretraining.sources import PretrainingData, build_collator, load_data
 from scratch_bert.training.console import PlainLines
@@ -274,7 +273,6 @@ class Benchmark:
             "seconds": seconds,
             "tokens_per_second": trainer.state.num_input_tokens_seen / seconds,
             **masked_lm(trainer.model, self.batches),
-            "mlm_unigram_loss": self.unigram_loss(),
             "curve": clock.curve,
             "evaluate_model": self.evaluate_saved(str(directory), side),
             "options": options,
@@ -291,11 +289,6 @@ class Benchmark:
         in_name = ("output_dir", "seed", "seeds", "learning_rate", "transformers_learning_rates")
         options = asdict(self.model_args) | asdict(self.data_args) | args
         return {name: value for name, value in options.items() if name not in in_name}
-
-    def unigram_loss(self) -> float:
-        """Cross entropy of the training text's unigrams on the same masked tokens."""
-        labels = torch.cat([batch["labels"][batch["labels"] != -100] for batch in self.batches])
-        return -unigram_log_probs(self.data.token_counts)[labels].mean().item()
 
     def evaluate_saved(self, directory: str, side: str) -> dict[str, float]:
         """The metrics of scripts/evaluate_model.py: on the same masked tokens, and on pairs, for a model with NSP."""
@@ -373,7 +366,7 @@ def table(results: list[dict]) -> str:
             "" if nsp_accuracy is None else f"{nsp_accuracy:.1%}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    unigram = statistics.mean(result["mlm_unigram_loss"] for result in results)
+    unigram = statistics.mean(result["evaluate_model"]["eval_mlm_unigram_loss"] for result in results)
     difference = max(abs(result["mlm_loss"] - result["evaluate_model"]["eval_mlm_loss"]) for result in results)
     lines += [
         "",
@@ -395,7 +388,7 @@ def draw_curves(results: list[dict], file: Path) -> None:
         points = [(point["seconds"], point["mlm_loss"]) for point in result["curve"]]
         first = label not in axes.get_legend_handles_labels()[1]
         axes.plot(*zip(*points, strict=True), ".-", color=colours[label], label=label if first else None)
-    axes.axhline(results[0]["mlm_unigram_loss"], color="grey", linestyle=":", label="unigrams")
+    axes.axhline(results[0]["evaluate_model"]["eval_mlm_unigram_loss"], color="grey", linestyle=":", label="unigrams")
     axes.set(title="MLM loss on held-out text (nats)", xlabel="seconds of training")
     axes.legend()
     figure.savefig(file)

@@ -13,7 +13,7 @@ import statistics
 import tempfile
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 from unittest import mock
 from zlib import crc32
@@ -260,14 +260,6 @@ def negatives_from_the_document(with_itself: bool):
     return mock.patch.object(OBJECTIVES["nsp"], "draw_pairs", build)
 
 
-def same_document_negatives():
-    return negatives_from_the_document(with_itself=False)
-
-
-def false_negatives():
-    return negatives_from_the_document(with_itself=True)
-
-
 def labels_inverted():
     original = encoder.ExampleEncoder.__call__
 
@@ -349,8 +341,8 @@ MISTAKES = {
     "special_tokens_as_replacements": Mistake(special_tokens_as_replacements),
     "masks_with_replacement": Mistake(masks_with_replacement),
     "static_masks": Mistake(static_masks),
-    "same_document_negatives": Mistake(same_document_negatives, objective="nsp"),
-    "false_negatives": Mistake(false_negatives, objective="nsp"),
+    "same_document_negatives": Mistake(partial(negatives_from_the_document, with_itself=False), objective="nsp"),
+    "false_negatives": Mistake(partial(negatives_from_the_document, with_itself=True), objective="nsp"),
     "labels_inverted": Mistake(labels_inverted, objective="nsp"),
     "gradients_kept": Mistake(gradients_kept),
     "scheduler_per_batch": Mistake(scheduler_per_batch),

@@ -12,7 +12,6 @@ import multiprocessing
 import platform
 import re
 import statistics
-import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -35,13 +34,11 @@ from transformers import (
 )
 
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, ScratchBertModel
-from scratch_bert.corpus.tokenizer import load_tokenizer
-from scratch_bert.examples.collator import PretrainingCollator
-from scratch_bert.examples.prepared import open_examples
 from scratch_bert.model.configuration_scratch_bert import PRESETS
 from scratch_bert.pretraining.optimizer import muon
 from scratch_bert.training.counting import CountingCollator, sequence_lengths
 from scratch_bert_cli.command_line import read_options
+from scratch_bert_cli.process import script
 from scratch_bert_options.declare import OptionGroup, option, options
 
 
@@ -66,9 +63,7 @@ class BenchmarkOptions(OptionGroup, group="Options"):
         1.0,
         "Mean length of the sequences as a fraction of the longest. Below 1, lengths are uniform around this mean, in "
         "the widest range; 0 draws them from a log-normal of median 48, cut at 8 and at --length.",
-    )
-    prepared_data: str | None = option(
-        None, "Take examples from a directory written by inspect_data.py --output_dir, instead of random sequences."
+        within="[0, 1]",
     )
     batch_size: int = option(32, "Sequences in a batch.")
     optim: str = option(
@@ -94,8 +89,6 @@ class BenchmarkOptions(OptionGroup, group="Options"):
     json: bool = option(False, "Print the results as JSON, and nothing else.")
 
     def __post_init__(self):
-        if not 0 <= self.fill <= 1:
-            raise ValueError(f"fill must be between 0 and 1, got {self.fill}.")
         if self.device == "auto":
             self.device = "cuda" if torch.cuda.is_available() else "cpu"
         if self.device == "cuda" and not torch.cuda.is_available():
@@ -175,27 +168,7 @@ def random_batch(args: BenchmarkOptions, seed: int) -> dict[str, torch.Tensor]:
 
 def make_batches(args: BenchmarkOptions) -> list[dict[str, torch.Tensor]]:
     """A batch for each step, on the CPU, the warm-up's first."""
-    count = WARM_UP + args.repeats
-    if args.prepared_data is None:
-        return [random_batch(args, seed) for seed in range(count)]
-    tokenizer = load_tokenizer(args.prepared_data)
-    with tempfile.TemporaryDirectory() as cache:
-        dataset = open_examples(Path(args.prepared_data), tokenizer).mapped("train", 0, cache)
-        order = np.random.default_rng(0).permutation(len(dataset)).tolist() * (
-            count * args.batch_size // len(dataset) + 1
-        )
-        examples = [dataset[index] for index in order[: count * args.batch_size]]
-    collator = PretrainingCollator(tokenizer)
-    batches = [
-        collator(examples[start : start + args.batch_size]) for start in range(0, len(examples), args.batch_size)
-    ]
-    if args.mode == "inference":
-        return [{name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")} for batch in batches]
-    if "next_sentence_label" not in batches[0]:
-        raise ValueError(
-            "The preprocessed examples have no next_sentence_label, without which transformers' BERT has no loss."
-        )
-    return batches
+    return [random_batch(args, seed) for seed in range(WARM_UP + args.repeats)]
 
 
 # ------------------------------------------------------------------------------------------------------ the sides
@@ -454,13 +427,8 @@ HEADER = "| case | transformers: tokens/s | MFU | MiB | scratch_bert: tokens/s |
 
 def table_row(result: dict) -> str:
     fill = {0.0: "mixed", 1.0: "full"}.get(result["fill"], f"{result['fill']:.0%} full")
-    sequences = (
-        f"preprocessed examples of {result['mean_tokens']:.0f}"
-        if result["prepared_data"]
-        else f"{fill} sequences of {result['length']}"
-    )
-    case = f"{result['mode']} {result['preset']}, {result['precision']}, {result['batch_size']} {sequences}"
-    case += ", no dropout" * (result["dropout"] == 0) + ", Muon" * (result["optim"] == "muon")
+    case = f"{result['mode']} {result['preset']}, {result['precision']}, {result['batch_size']} {fill} sequences of "
+    case += f"{result['length']}" + ", no dropout" * (result["dropout"] == 0) + ", Muon" * (result["optim"] == "muon")
     compiled = f", compiled: {result['compile']}" * (result["compile"] != "none")
     cells = [case + compiled]
     for name in SIDES:
@@ -470,6 +438,7 @@ def table_row(result: dict) -> str:
     return " | ".join(["", *cells, f"{result['ratio']:.2f}", ""]).strip()
 
 
+@script
 def main() -> None:
     (args,) = read_options(BenchmarkOptions, description=__doc__)
     transformers.utils.logging.set_verbosity_error()
@@ -491,10 +460,7 @@ def main() -> None:
         print(HEADER, "| --- " + "| ---: " * 7 + "|", sep="\n")
     results = []
     for case in cases:
-        try:
-            results.append(measure(case, peaks[case.precision]))
-        except (OSError, ValueError) as error:
-            sys.exit(f"error: {error}")
+        results.append(measure(case, peaks[case.precision]))
         if not args.json:
             print(table_row(results[-1]), flush=True)
     if args.json:

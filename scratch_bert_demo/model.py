@@ -12,7 +12,7 @@ from tokenizers import Encoding
 from torch.nn import functional as F
 
 from scratch_bert.checkpoints.open import load_config, open_pretrained
-from scratch_bert.corpus.tokenizer import check_vocabulary, load_tokenizer
+from scratch_bert.corpus.tokenizer import load_tokenizer
 from scratch_bert.finetuning.tasks.spans import merge_tags
 from scratch_bert.text import is_word
 
@@ -46,8 +46,7 @@ class Model:
     def __init__(self, name: str, trust_remote_code: bool = False):
         self.name = self.title = name
         config = load_config(name, trust_remote_code=trust_remote_code)
-        tokenizer = load_tokenizer(name, trust_remote_code=trust_remote_code)
-        check_vocabulary(tokenizer, config.vocab_size, name)
+        tokenizer = load_tokenizer(name, trust_remote_code, vocab_size=config.vocab_size)
         options = {"trust_remote_code": trust_remote_code, "attn_implementation": "eager"}  # which returns weights
         self.model, self.heads = open_pretrained(name, config, **options)
         self.model.requires_grad_(False)
@@ -55,10 +54,7 @@ class Model:
         self.max_length = min(config.max_position_embeddings, tokenizer.model_max_length)
         self.mask_token, self.mask_token_id = tokenizer.mask_token, tokenizer.mask_token_id
         self.unk_token_id, self.input_names = tokenizer.unk_token_id, tokenizer.model_input_names
-        # Truncation is a setting of this object, which threads must not change.
-        self.tokenizer = tokenizer.backend_tokenizer
-        self.tokenizer.no_truncation()
-        self.tokenizer.no_padding()
+        self.tokenizer = tokenizer.backend_tokenizer  # unlike the other, without truncation, which threads would set
 
     def at(self, moment: object) -> "Model":
         """This model, at any moment; see `RunModel`."""

@@ -159,11 +159,6 @@ class FinetuningOptions(CommonOptions, group="Training"):
 
     numbered: ClassVar = "runs/finetune"
 
-    output_dir: str | None = option(
-        None,
-        "Directory for checkpoints, the model, its card, predictions and metrics. Default: runs/finetune-1 or the "
-        "next free number; when resuming, the newest.",
-    )
     per_device_train_batch_size: int = option(32, "Examples per batch and device.", within="[1, 1000000]")
     learning_rate: float | None = option(
         None,
@@ -177,7 +172,6 @@ class FinetuningOptions(CommonOptions, group="Training"):
         "random_init.",
         within="[0, 10]",
     )
-    num_train_epochs: float = option(3, "Passes over the training examples.", within="(0, 1e9]", unless="max_minutes")
     eval_strategy: str = option("epoch", "When to evaluate.", choices=INTERVALS)
     save_strategy: str = option("epoch", "When to save a checkpoint.", choices=[*INTERVALS, "best"])
     save_total_limit: int | None = option(

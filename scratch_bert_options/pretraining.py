@@ -17,11 +17,6 @@ class PretrainingOptions(SeedsOptions, CommonOptions, group="Training"):
 
     numbered: ClassVar = "runs/pretrain"
 
-    output_dir: str | None = option(
-        None,
-        "Directory for checkpoints, the model, its card and its metrics. Default: runs/pretrain-1 or the next free "
-        "number; when resuming, the newest.",
-    )
     num_train_epochs: float = option(
         6, "Passes over the corpus, each with newly drawn pairs.", within="(0, 1e9]", unless="max_minutes"
     )
@@ -61,9 +56,6 @@ class PretrainingOptions(SeedsOptions, CommonOptions, group="Training"):
     eval_strategy: str = option("steps", "When to evaluate.", choices=INTERVALS)
     eval_steps: float | None = option(250, "Steps between evaluations.", within="(0, 1e9]")
     save_total_limit: int | None = option(2, "Number of checkpoints to keep.", within="[1, 1e9]")
-    logging_steps: float = option(
-        100, "Steps between log lines; with max_minutes, also every 30 s.", within="(0, 1e9]"
-    )
     max_eval_examples: int = option(
         4000,
         "Maximum number of examples, evenly spread, to evaluate on during and after training; 0 for all.",

@@ -34,16 +34,18 @@ class OptimizationOptions(OptionGroup, group="Training"):
     numbered: ClassVar[str]
     """The default of output_dir, without its number."""
 
-    output_dir: str | None = option(None, "Directory for checkpoints, the model, its card and its metrics.")
+    output_dir: str | None = option(
+        None,
+        "Directory for checkpoints, the model, its card and metrics, and a fine-tuned model's predictions. Default: "
+        "runs/pretrain-1 or runs/finetune-1, or the next free number; when resuming, the newest.",
+    )
     resume_from_checkpoint: str | None = option(
         None,
         "Resume from this checkpoint; auto, or no value: from the latest intact one in output_dir, or a new run.",
         const="auto",
     )
-    num_train_epochs: float = option(
-        3.0, "Passes over the training examples.", within="(0, 1e9]", unless="max_minutes"
-    )
-    max_steps: int = option(-1, "Number of training steps, instead of num_train_epochs.")
+    num_train_epochs: float = option(3, "Passes over the training examples.", within="(0, 1e9]", unless="max_minutes")
+    max_steps: int = option(-1, "Number of training steps, instead of num_train_epochs.", within="[-1, 1000000000]")
     max_minutes: float | None = option(
         None,
         "Train and evaluate for this many minutes, instead of num_train_epochs: warm-up and schedule follow the clock, "
@@ -72,11 +74,8 @@ class OptimizationOptions(OptionGroup, group="Training"):
             self.resume_from_checkpoint = None
         self.is_numbered = not self.output_dir
         self.output_dir = self.output_dir or numbered_dir(self.numbered, self.resume_from_checkpoint)
-        if not (1 <= self.max_steps <= 1e9 or self.max_steps == -1):
-            raise ValueError(
-                f"max_steps must be at least 1 and at most 1,000,000,000, or -1 for num_train_epochs, got "
-                f"{self.max_steps}."
-            )
+        if self.max_steps == 0:
+            raise ValueError("max_steps must be at least 1, or -1 for num_train_epochs.")
         if self.max_minutes is None:
             return
         if self.max_steps != -1:
@@ -105,7 +104,7 @@ class LoggingOptions(OptionGroup, group=EVALUATION):
     load_best_model_at_end: bool = option(False, "Load the best checkpoint after training.")
     metric_for_best_model: str | None = option(None, "Metric that selects the best checkpoint.")
     logging_steps: float = option(
-        500, "Steps between log lines; with max_minutes, also every 30 s.", within="(0, 1e9]"
+        100, "Steps between log lines; with max_minutes, also every 30 s.", within="(0, 1e9]"
     )
     logging_nan_inf_filter: bool = option(
         False, "Continue if the loss is not finite, and leave it out of the log, instead of stopping."

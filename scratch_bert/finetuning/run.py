@@ -68,6 +68,9 @@ class FinetuningRun:
         task_name: One of `TASKS`.
         data: Splits that replace the files or the dataset of the options: see `load_splits`.
 
+    Attributes:
+        model_dir: Directory of the model; with seeds, of the first.
+
     Raises:
         ValueError, OSError: For options, data and checkpoints that can't be used.
     """
@@ -96,6 +99,7 @@ class FinetuningRun:
             self.config = load_config(task_args.model_name_or_path, trust_remote_code=task_args.trust_remote_code)
             self.task = load_task(task_name, task_args, options, self.config, data)
         self.task_args, self.output_dir = task_args, Path(args.output_dir)
+        self.model_dir = self.output_dir / f"seed-{task_args.seeds[0]}" if task_args.seeds else self.output_dir
         self.options = fit_learning_rates(options, self.config, task_args.random_init)
         for run in self.seed_runs:
             run.args.learning_rate = self.options.learning_rate
@@ -160,11 +164,6 @@ class FinetuningRun:
     @cached_property
     def baselines(self) -> dict[str, float]:
         return baseline_scores(self.task)
-
-    @property
-    def model_dir(self) -> Path:
-        """The directory of the model; with seeds, of the first."""
-        return self.output_dir / f"seed-{self.task_args.seeds[0]}" if self.task_args.seeds else self.output_dir
 
     def build_trainer(self, run: SeedRun) -> FinetuningTrainer:
         """A Trainer for the task, with a new model. Sets the seed, and in `run.args` how to select the best

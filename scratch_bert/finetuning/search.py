@@ -49,16 +49,11 @@ class FinetuningSearch(FinetuningRun):
         if self.seed_runs[0].args.world_size > 1:
             raise ValueError("search runs in one process: start it without torchrun.")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.best_dir = self.output_dir
 
     def plan(self, seeds: list[int] | None, args: TrainingArguments) -> list[SeedRun]:
         """One run, for its checks: the trials look for their own checkpoints."""
         check_parent(args, "trial")
         return [SeedRun(args)]
-
-    @property
-    def model_dir(self) -> Path:
-        return self.best_dir
 
     def prepare(self) -> FinetuningRun:
         super().prepare()
@@ -113,14 +108,13 @@ class FinetuningSearch(FinetuningRun):
             for one in study.get_trials(states=ended):
                 if one.state == TrialState.PRUNED or one.number != study.best_trial.number:
                     shutil.rmtree(self.directory(one), ignore_errors=True)
-        best = study.best_trial
-        self.best_dir = self.directory(best)
-        self.best = best
-        if (file := self.best_dir / CLASS_REPORT).is_file():
+        self.best = best = study.best_trial
+        self.model_dir = self.directory(best)
+        if (file := self.model_dir / CLASS_REPORT).is_file():
             self.class_reports = read_json(file)
         shown = f"{best.value:.4f} with " + ", ".join(f"--{name} {value:.4g}" for name, value in best.params.items())
         logger.info(f"The best of {self.task_args.search} trials: {self.task.best_metric} {shown}")
-        return summarize({self.options.seed: read_metrics(self.best_dir)})
+        return summarize({self.options.seed: read_metrics(self.model_dir)})
 
     def directory(self, trial: optuna.trial.FrozenTrial) -> Path:
         return self.output_dir / trial.user_attrs["directory"]
@@ -149,5 +143,6 @@ class FinetuningSearch(FinetuningRun):
         child.task_args, options = self.settings(trial)
         child.options = replace(options, output_dir=str(directory))
         args = finetuning_arguments(child.options)
-        child.output_dir, child.seed_runs = directory, [SeedRun(args, find_checkpoint(args))]
+        child.output_dir = child.model_dir = directory
+        child.seed_runs = [SeedRun(args, find_checkpoint(args))]
         return child

@@ -57,8 +57,6 @@ class Objective:
     min_documents: int = 1
     """Minimum number of documents in a corpus."""
 
-    # ------------------------------------------------------------------------------------------------------ examples
-
     def draw_pairs(
         self,
         corpus: TokenizedCorpus,
@@ -128,8 +126,6 @@ class Objective:
             columns[self.label_column] = datasets.Value("int64")
         return datasets.Features(columns)
 
-    # ------------------------------------------------------------------------------------------------------- metrics
-
     def score(self, logits: tuple[Tensor, ...], labels: tuple[Tensor, ...]) -> dict[str, Tensor]:
         """Values of each example from which the metrics are computed: name → (B,).
 
@@ -160,8 +156,6 @@ class Objective:
             f"MLM is {hardly} better than predicting each token by its frequency: train longer (max_minutes, max_steps "
             "or num_train_epochs), or on more text."
         )
-
-    # --------------------------------------------------------------------------------------------------- what is shown
 
     def describe_pairs(self, pairs: np.ndarray) -> str:
         """Phrase on an epoch's pairs (pairs, 5), for the log; empty for none."""

@@ -12,7 +12,6 @@ from scratch_bert_options.pretraining import PretrainingOptions
 
 from ..model.configuration_scratch_bert import ScratchBertConfig
 from ..training.arguments import Fixed, make_training_arguments
-from .optimizer import OPTIMIZERS
 
 
 FIXED: Fixed = {
@@ -25,10 +24,10 @@ FIXED: Fixed = {
 
 
 def pretraining_arguments(options: PretrainingOptions) -> TrainingArguments:
-    """Trainer's arguments. For an `optim` that Trainer lacks, they name AdamW: see `OPTIMIZERS`."""
+    """Trainer's arguments. With muon, which Trainer lacks, they name AdamW."""
     if options.trainer.get("train_sampling_strategy") == "group_by_length":  # of the first epoch's examples
         raise ValueError("train_sampling_strategy cannot be group_by_length: lengths change with each epoch's pairs.")
-    if options.optim not in OPTIMIZERS:
+    if options.optim != "muon":
         return make_training_arguments(options, FIXED)
     for name in {"optim_args", "optim_target_modules"} & options.trainer.keys():
         raise ValueError(f"{name} has no effect with optim {options.optim}: leave it out.")

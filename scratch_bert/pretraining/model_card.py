@@ -100,14 +100,7 @@ def _eval_results(metrics: dict[str, float], dataset: str, objective: Objective)
         (*pairs, "accuracy", f"eval_{row.metric}") for row in objective.metric_rows if row.metric.endswith("_accuracy")
     ]
     return [
-        EvalResult(
-            task_type=task_type,
-            task_name=task_name,
-            dataset_type="text",
-            dataset_name=dataset,
-            metric_type=metric,
-            metric_value=round(metrics[key], 4),
-        )
-        for task_type, task_name, metric, key in tasks
+        EvalResult(task, "text", dataset, metric, round(metrics[key], 4), task_name=name)
+        for task, name, metric, key in tasks
         if key in metrics
     ]

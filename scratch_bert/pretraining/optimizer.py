@@ -6,9 +6,6 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 from torch.optim.adamw import adamw
-from transformers import TrainingArguments
-
-from scratch_bert_options.pretraining import PretrainingOptions
 
 
 # Parts of the names of the matrices that Muon trains, by the option `muon_matrices`.
@@ -167,23 +164,3 @@ def orthogonalize(matrices: Tensor) -> Tensor:
         gram = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         x = torch.baddbmm(x, gram, x, beta=a)
     return x
-
-
-def _muon(model: nn.Module, args: TrainingArguments, options: PretrainingOptions) -> torch.optim.Optimizer:
-    return muon(
-        model,
-        lr=args.learning_rate,
-        muon_lr=options.muon_learning_rate,
-        weight_decay=args.weight_decay,
-        betas=(args.adam_beta1, args.adam_beta2),
-        eps=args.adam_epsilon,
-        dtype=torch.bfloat16 if args.bf16 else torch.float32,
-        shared=args.world_size > 1,
-        matrices=options.muon_matrices,
-    )
-
-
-# Values of the option `optim` that Trainer lacks → functions of the model and the run's arguments and options.
-OPTIMIZERS: dict[str, Callable[[nn.Module, TrainingArguments, PretrainingOptions], torch.optim.Optimizer]] = {
-    "muon": _muon,
-}

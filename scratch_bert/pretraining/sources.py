@@ -133,9 +133,6 @@ def _check_whole_words(data: PretrainingData) -> None:
         )
 
 
-# ----------------------------------------------------------------------------------------------------- from text
-
-
 def find_texts(
     args: DataOptions | TokenizerPreparationOptions, texts: Iterable | None = None, eval_texts: Iterable | None = None
 ) -> tuple[TextSource, TextSource | None]:
@@ -328,9 +325,6 @@ def _describe_changes(text: TextSource, tokenizer: PreTrainedTokenizerBase, max_
     return described[0].lower() + described[1:]
 
 
-# ------------------------------------------------------------------------------------------------- preprocessed
-
-
 def _load_preprocessed(args: DataOptions, seeds: Seeds, tokenizer: PreTrainedTokenizerBase | None) -> PretrainingData:
     """Examples written by inspect_data.py or prepare_data.py, mapped into memory or streamed."""
     examples = open_examples(Path(args.prepared_data), tokenizer)  # ty: ignore[invalid-argument-type]: it is set
@@ -370,9 +364,6 @@ def _load_preprocessed(args: DataOptions, seeds: Seeds, tokenizer: PreTrainedTok
         description="a stream of preprocessed examples",
         train_checksum=_stream_checksum(files, data.train_checksum),
     )
-
-
-# ------------------------------------------------------------------------------------------------------ batches
 
 
 def build_collator(

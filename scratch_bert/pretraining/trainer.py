@@ -15,7 +15,7 @@ from ..training.counting import CountingCollator
 from ..training.trainer import ScratchBertTrainer
 from .loss_meter import LossMeter
 from .metrics import PretrainingMetrics
-from .optimizer import OPTIMIZERS
+from .optimizer import muon
 
 
 class PretrainingTrainer(ScratchBertTrainer):
@@ -61,10 +61,19 @@ class PretrainingTrainer(ScratchBertTrainer):
             self.args.dataloader_drop_last = drop_last
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
-        args, model = self.args, self.model if model is None else model
-        create = OPTIMIZERS.get(getattr(self.options, "optim", ""))
-        if self.optimizer is None and create:
-            self.optimizer = create(model, args, self.options)
+        args, options, model = self.args, self.options, self.model if model is None else model
+        if self.optimizer is None and getattr(options, "optim", None) == "muon":
+            self.optimizer = muon(
+                model,
+                lr=args.learning_rate,
+                muon_lr=options.muon_learning_rate,
+                weight_decay=args.weight_decay,
+                betas=(args.adam_beta1, args.adam_beta2),
+                eps=args.adam_epsilon,
+                dtype=torch.bfloat16 if args.bf16 else torch.float32,
+                shared=args.world_size > 1,
+                matrices=options.muon_matrices,
+            )
         return super().create_optimizer(model)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):

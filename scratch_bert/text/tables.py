@@ -24,6 +24,8 @@ TSV: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}  # how csv 
 CHUNK = 1000  # rows
 MAX_MALFORMED = 0.01  # of the records of a table, to leave out
 
+warn_once = cache(logger.warning)
+
 Row = dict[str, Any]
 
 
@@ -156,7 +158,7 @@ def _report_malformed(file: Path, malformed: int, count: int, where: str, skips:
     if malformed > (MAX_MALFORMED * count if skips else 0):
         raise TextError(f"{file}: {where}{remedy}")
     if malformed:
-        _warn_once(f"{file}: left out {malformed:,} of {count:,} records: {where}")
+        warn_once(f"{file}: left out {malformed:,} of {count:,} records: {where}")
 
 
 def _is_quoted_tsv(file: Path) -> bool:
@@ -180,11 +182,6 @@ def _is_quoted_tsv(file: Path) -> bool:
         or first.startswith('"')
         or any('""' in line or "\r" in line or line.count("\t") + 1 != width for line in quoted)
     )
-
-
-@cache
-def _warn_once(message: str) -> None:
-    logger.warning(message)
 
 
 def as_columns(rows: Sequence[Row]) -> dict[str, list]:

@@ -10,7 +10,6 @@ import torch
 from scipy.special import softmax
 from sklearn.metrics import precision_recall_curve
 
-from ...logs import logger
 from ..class_report import class_report, class_scores
 from ..metrics import OF_PROBABILITIES
 from .base import Logits, Tensors
@@ -163,19 +162,6 @@ class TwoClasses(MultiClass):
         ranking, counted = ("average_precision", "roc_auc"), ("accuracy", "f1")
         self.metrics = (*ranking, *counted) if rare else (*counted, *ranking)
         self.metrics = (*self.metrics, "balanced_accuracy")
-
-    @classmethod
-    def of(
-        cls, names: Sequence[str], shares: np.ndarray, positive: str | None, threshold: float | None, in_order: bool
-    ) -> "TwoClasses":
-        """The two classes with these shares of the training examples. Positive is the one named; or a rare one,
-        unless the names are `in_order`; or else the second. Raises `ValueError` if there is no class of that name."""
-        rarer = names[int(shares.argmin())]
-        chosen = positive or (rarer if shares.min() < RARE and not in_order else names[1])
-        share = dict(zip(names, shares.tolist(), strict=True)).get(chosen, 0.0)
-        problem = cls(names, chosen, share < RARE and not in_order, threshold)  # checks `chosen`
-        logger.info(f"Positive class, for precision, recall and F1: {chosen}, {share:.1%} of the training examples")
-        return problem
 
     def reduce(self, logits: torch.Tensor) -> torch.Tensor:
         return logits

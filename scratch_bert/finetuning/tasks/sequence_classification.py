@@ -17,7 +17,7 @@ from scratch_bert_options.schema import check
 from ...logs import logger
 from .base import Logits, Tensors, TextRow
 from .class_labels import ClassLabelTask, Label, is_missing, is_number
-from .problems import MultiClass, MultiLabel, Problem, Regression, TwoClasses
+from .problems import RARE, MultiClass, MultiLabel, Problem, Regression, TwoClasses
 
 
 class LabelledRow(TextRow):
@@ -60,9 +60,12 @@ class SequenceClassification(ClassLabelTask):
             if len(self.label_names) == 2:
                 ids = [found for label in labels if (found := self.find_id(label)) is not None]
                 shares = np.bincount(ids, minlength=2) / len(labels)
-                in_order = label_names is not None
-                self.problem = TwoClasses.of(self.label_names, shares, positive_label, decision_threshold, in_order)
-                self.model_options = {**self.model_options, "positive_label": self.problem.positive_label}
+                rare = self.label_names[shares.argmin()] if shares.min() < RARE and label_names is None else None
+                positive = positive_label or rare or self.label_names[1]
+                self.problem = TwoClasses(self.label_names, positive, positive == rare, decision_threshold)
+                share = f"{shares[self.problem.positive]:.1%} of the training examples"
+                logger.info(f"Positive class, for precision, recall and F1: {positive}, {share}")
+                self.model_options = {**self.model_options, "positive_label": positive}
         else:
             self.model_options = {"num_labels": 1}
             if len({str(label) for label in labels}) == 1:
