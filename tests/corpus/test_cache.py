@@ -1,5 +1,4 @@
 import os
-import threading
 
 import pytest
 
@@ -36,30 +35,14 @@ def test_cache_key_follows_the_version_and_the_settings_alone(tmp_path, monkeypa
 
 
 def test_cache_of_two_builders_at_once_is_that_of_the_first(tmp_path):
-    second_has_begun, first_has_ended = threading.Event(), threading.Event()
-    directories = {}
+    first = []
 
-    def build_first(directory):
-        assert second_has_begun.wait(10)
-        write("first")(directory)
-
-    def build_second(directory):
-        second_has_begun.set()
-        assert first_has_ended.wait(10)
+    def build(directory):
+        first.append(cached(tmp_path, "corpus", 1, write("first")))  # begins later, but ends earlier
         write("second")(directory)
 
-    def run(name, build):
-        directories[name] = cached(tmp_path, "corpus", 1, build)
-
-    threads = [threading.Thread(target=run, args=arguments) for arguments in (("a", build_first), ("b", build_second))]
-    for thread in threads:
-        thread.start()
-    threads[0].join()
-    first_has_ended.set()
-    threads[1].join()
-    assert directories["a"] == directories["b"]
-    assert (directories["a"] / "file").read_text() == "first"
-    assert list(tmp_path.iterdir()) == [directories["a"]]
+    assert [cached(tmp_path, "corpus", 1, build)] == first == list(tmp_path.iterdir())
+    assert (first[0] / "file").read_text() == "first"
 
 
 def test_cache_is_left_without_a_trace_by_a_builder_that_fails(tmp_path):

@@ -195,41 +195,27 @@ def test_prepared_examples_that_look_wrong_are_reported(written, tmp_path, caplo
 
 
 def add_entry(content):
-    content["model"]["vocab"]["another"] = len(content["model"]["vocab"])
+    tokenizer = json.loads(content)
+    tokenizer["model"]["vocab"]["another"] = len(tokenizer["model"]["vocab"])
+    return json.dumps(tokenizer).encode()
+
+
+OTHER_TOKENIZER = "prepared is not that of the examples: restore it"
+NO_FILES = b'{"sentence_objective": "nsp", "splits": {"train": {}}}'
 
 
 @pytest.mark.parametrize(
-    ("name", "change"),
+    ("name", "change", "message"),
     [
-        ("tokenizer.json", add_entry),
-        ("tokenizer_config.json", lambda content: content.update(do_lower_case=False)),
+        ("tokenizer.json", add_entry, OTHER_TOKENIZER),
+        ("tokenizer_config.json", lambda content: content.replace(b"true", b"false"), OTHER_TOKENIZER),
+        ("train/examples.parquet", lambda content: content[:-9], "cannot be read: Parquet magic bytes not found"),
+        ("examples.json", lambda content: b"{", "examples.json.*Expecting property name"),
+        ("examples.json", lambda content: NO_FILES, "examples.json.*splits.train.files: field required"),
     ],
 )
-def test_prepared_tokenizer_that_is_another_is_rejected(name, change, written, tmp_path):
+def test_prepared_file_that_is_changed_is_rejected(name, change, message, written, tmp_path):
     file = shutil.copytree(written, tmp_path / "prepared") / name
-    content = json.loads(file.read_text())
-    change(content)
-    file.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="prepared is not that of the examples: restore it"):
-        open_examples(tmp_path / "prepared")
-
-
-def test_prepared_file_that_is_damaged_is_rejected(written, tmp_path):
-    file = shutil.copytree(written, tmp_path / "prepared") / "train/examples.parquet"
-    file.write_bytes(file.read_bytes()[:-9])
-    with pytest.raises(ValueError, match="examples.parquet cannot be read: Parquet magic bytes not found"):
-        open_examples(tmp_path / "prepared")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("{", "Expecting property name"),
-        ('{"sentence_objective": "nsp", "splits": {"train": {}}}', "splits.train.files: field required"),
-    ],
-)
-def test_prepared_description_that_is_damaged_is_rejected(content, message, written, tmp_path):
-    shutil.copytree(written, tmp_path / "prepared")
-    (tmp_path / "prepared" / "examples.json").write_text(content)
-    with pytest.raises(ValueError, match=f"examples.json.*{message}"):
+    file.write_bytes(change(file.read_bytes()))
+    with pytest.raises(ValueError, match=message):
         open_examples(tmp_path / "prepared")

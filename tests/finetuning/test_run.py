@@ -151,18 +151,6 @@ def test_one_label_or_none(run, tmp_path):
     assert report["a"]["precision"] == pytest.approx(right / max(found, 1))
 
 
-def test_token_classification_of_conll(run, tmp_path):
-    sentences = "".join(f"the O\n{word} {tag}\nis O\n\n" for word, tag in (("object", "B-X"), ("class", "O"))) * 60
-    (tmp_path / "train.conll").write_text(sentences)
-    options = {"train_file": tmp_path / "train.conll", "num_train_epochs": 4, **WITHOUT_CHECKPOINTS}
-    metrics = run(task="token-classification", **options)
-    assert metrics["eval_f1"] == 1
-    first = json.loads((tmp_path / "run/validation_predictions.jsonl").read_text().splitlines()[0])
-    assert first["prediction"] == first["label"]
-    tag = pipeline("token-classification", model=str(tmp_path / "run"), aggregation_strategy="first")
-    assert [(entity["entity_group"], entity["word"]) for entity in tag("the object is")] == [("X", "object")]
-
-
 def test_pipeline_finds_the_entities_that_the_evaluation_counts(run, tmp_path):
     """With the strategy that card and docs name, in words of several tokens, from tags of BIOES."""
     tags = {"unbelievably": "B-X", "modules": "E-X", "objectively": "S-X", "the": "O", "understandable": "O"}

@@ -48,57 +48,51 @@ def test_forward_hooks_on_every_part_see_what_they_see_in_bert(attention):
             torch.testing.assert_close(found[name][mask], expected[name][mask], **TOLERANCE, msg=f"{name} differs")
 
 
-def pre_hook(model, seen):
-    model.encoder.layer[1].register_forward_pre_hook(lambda part, args: seen.append(args[0]))
-
-
-def hook_on_the_encoder(model, seen):
-    model.encoder.register_forward_hook(lambda part, args, output: seen.append(output.last_hidden_state))
-
-
-def hook_on_an_embedding(model, seen):
-    model.embeddings.word_embeddings.register_forward_hook(lambda part, args, output: seen.append(output))
-
-
-def hook_with_arguments(model, seen):
-    def keep(seen, part, args, kwargs, output):
-        seen.append(output)
-
-    model.encoder.layer[0].register_forward_hook(partial(keep, seen), with_kwargs=True)
-
-
-def backward_hook(model, seen):
-    model.encoder.layer[0].register_full_backward_hook(lambda part, given, gradients: seen.append(gradients[0]))
-
-
-def hook_on_all_modules(model, seen):
-    def keep(part, args, output):
-        if part is model.encoder.layer[0]:
-            seen.append(output)
-
-    return nn.modules.module.register_module_forward_hook(keep)
-
-
-def replaced_forward(model, seen):
+def replaced_forward(model, see):
     layer = model.encoder.layer[0]
     forward = layer.forward
 
     def watched(*args, **kwargs):
-        seen.append(forward(*args, **kwargs))
-        return seen[-1]
+        output = forward(*args, **kwargs)
+        see(output)
+        return output
 
     layer.forward = watched
 
 
-WATCHES = [pre_hook, hook_on_the_encoder, hook_on_an_embedding, hook_with_arguments, backward_hook]
-WATCHES += [hook_on_all_modules, replaced_forward]
+def see_output(see, part, args, kwargs, output):
+    see(output)
 
 
-@pytest.mark.parametrize("watch", WATCHES)
+# How `see` is called with what a part of the model computes; a handle is removed again.
+WATCHES = {
+    "before a layer": lambda model, see: model.encoder.layer[1].register_forward_pre_hook(
+        lambda part, args: see(args[0])
+    ),
+    "encoder": lambda model, see: model.encoder.register_forward_hook(
+        lambda part, args, output: see(output.last_hidden_state)
+    ),
+    "embedding": lambda model, see: model.embeddings.word_embeddings.register_forward_hook(
+        lambda part, args, output: see(output)
+    ),
+    "with arguments": lambda model, see: model.encoder.layer[0].register_forward_hook(
+        partial(see_output, see), with_kwargs=True
+    ),
+    "backward": lambda model, see: model.encoder.layer[0].register_full_backward_hook(
+        lambda part, given, gradients: see(gradients[0])
+    ),
+    "all modules": lambda model, see: nn.modules.module.register_module_forward_hook(
+        lambda part, args, output: see(output) if part is model.encoder.layer[0] else None
+    ),
+    "replaced forward": replaced_forward,
+}
+
+
+@pytest.mark.parametrize("watch", WATCHES.values(), ids=WATCHES)
 def test_every_way_to_look_into_the_model_sees_rows_and_positions(watch):
     model, seen = make_pair("AutoModel")[0], []
     assert is_unpadded(model)
-    handle = watch(model, seen)
+    handle = watch(model, seen.append)
     assert not is_unpadded(model)
     model(**make_inputs()).pooler_output.sum().backward()
     assert seen[-1].shape == (4, 20, SMALL["hidden_size"])
@@ -118,27 +112,23 @@ def test_a_hook_that_changes_the_states_has_the_effect_that_it_has_in_bert():
     torch.testing.assert_close(*logits, **TOLERANCE)
 
 
-def capture_hidden_states(model):
-    model(**make_inputs(), output_hidden_states=True)  # transformers leaves its hooks in the layers
-
-
 def checkpointing_with_gradients_of_inputs(model):
     model.gradient_checkpointing_enable()
     model.enable_input_require_grads()
 
 
-def pruned(model):
-    prune.l1_unstructured(model.encoder.layer[0].intermediate.dense, "weight", amount=0.1)
-
-
-def hook_on_the_model_itself(model):
-    model.register_forward_hook(lambda part, args, output: None)  # what it sees is padded
+PREPARED = {
+    "hidden states": lambda model: model(**make_inputs(), output_hidden_states=True),  # whose hooks stay in the layers
+    "checkpointing": checkpointing_with_gradients_of_inputs,
+    "pruned": lambda model: prune.l1_unstructured(model.encoder.layer[0].intermediate.dense, "weight", amount=0.1),
+    "of the model": lambda model: model.register_forward_hook(
+        lambda part, args, output: None
+    ),  # it sees padded states
+}
 
 
 @pytest.mark.filterwarnings("ignore:.*activation_checkpointing_enable")  # a newer name that 5.17 does not have
-@pytest.mark.parametrize(
-    "prepare", [capture_hidden_states, checkpointing_with_gradients_of_inputs, pruned, hook_on_the_model_itself]
-)
+@pytest.mark.parametrize("prepare", PREPARED.values(), ids=PREPARED)
 def test_hooks_of_training_leave_padding_out(prepare):
     model = make_pair("AutoModel")[0]
     prepare(model)

@@ -43,18 +43,6 @@ def pretrain(tmp_path):
     return call
 
 
-def test_pretrain_takes_texts_of_any_kind_in_memory(pretrain, texts):
-    runs = {
-        "list": texts,
-        "generator": (text for text in texts),
-        "series": pandas.Series(texts),
-        "dataset": datasets.Dataset.from_dict({"text": texts}),
-    }
-    metrics = {name: pretrain(given, name) for name, given in runs.items()}
-    for name, found in metrics.items():
-        assert found["eval_mlm_loss"] == metrics["list"]["eval_mlm_loss"], name
-
-
 def test_pretrain_continues_from_a_model_and_takes_a_tokenizer_with_texts_in_memory(pretrain, texts, saved, tmp_path):
     pretrain(texts, model_name_or_path=str(saved))
     pretrain(texts, "tokenizer", tokenizer_name_or_path=saved)
@@ -66,11 +54,13 @@ def test_pretrain_continues_from_a_model_and_takes_a_tokenizer_with_texts_in_mem
 @pytest.mark.parametrize("in_memory", [False, True])
 def test_pretrain_evaluates_on_the_validation_that_is_given(in_memory, pretrain, texts, tmp_path):
     (tmp_path / "train.txt").write_text("\n\n".join(texts[:-6]))
-    train = texts[:-6] if in_memory else str(tmp_path / "train.txt")
-    metrics = pretrain(train, validation=texts[-6:])
-    assert metrics["eval_mlm_loss"] != pretrain(train, "held-out")["eval_mlm_loss"]
+    file = str(tmp_path / "train.txt")
+    metrics = pretrain(iter(texts[:-6]) if in_memory else file, validation=pandas.Series(texts[-6:]))
+    held_out = pretrain(texts[:-6] if in_memory else file, "held-out")
+    assert metrics["eval_mlm_loss"] != held_out["eval_mlm_loss"]
     assert "examples from validation text" in (tmp_path / "run" / "README.md").read_text()
-    split = pretrain({"train": texts[:-6], "validation": texts[-6:]}, "split")
+    train = datasets.Dataset.from_dict({"text": texts[:-6]})
+    split = pretrain({"train": train, "validation": texts[-6:]}, "split")
     assert not in_memory or split["eval_mlm_loss"] == metrics["eval_mlm_loss"]
 
 

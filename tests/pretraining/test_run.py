@@ -15,7 +15,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transformers import AutoTokenizer
 
 from helpers import mlm_and_nsp
-from scratch_bert import ScratchBertForMaskedLM
 from scratch_bert.atomic import seal
 from scratch_bert.corpus.tokenizer import segment_ids
 from scratch_bert.pretraining import run as pretraining
@@ -122,21 +121,10 @@ def test_model_is_evaluated_once(training, evaluations, step, prepare, tmp_path,
     assert mlm_and_nsp(metrics) == pytest.approx(mlm_and_nsp(run.trainer.evaluate()), rel=1e-6)
     card = (tmp_path / "run" / "README.md").read_text()
     assert f"After {step} steps" in card and f" {metrics['eval_mlm_loss']:.3f} " in card
-
-
-def test_weights_are_those_of_the_checkpoint_that_was_loaded(prepare, tmp_path):
-    """The best step, if nothing was saved after it, is that of other weights."""
-    run = prepare(tmp_path / "run", eval_steps=2, muon_learning_rate=0.1, **WORST)
-    run.train()
-    assert run.trainer.state.best_model_checkpoint.endswith("checkpoint-2")
-    run.trainer.state.best_global_step = 3
-    assert run.trainer.weights_step == 2
-
-
-def test_run_without_sentence_objective_and_held_out_text(prepare, tmp_path):
-    run = prepare(tmp_path / "run", sentence_objective="none", validation_share=0.0)
-    assert isinstance(run.trainer.model, ScratchBertForMaskedLM) and run.trainer.eval_dataset is None
-    assert not any("eval" in name for name in run.train())
+    if step < 4:  # the best step, if nothing was saved after it, is that of other weights
+        assert run.trainer.state.best_model_checkpoint.endswith(f"checkpoint-{step}")
+        run.trainer.state.best_global_step = 3
+        assert run.trainer.weights_step == step
 
 
 SPEED = {"tokens_per_second", "tokens_per_step", "examples_per_step", "data_share", "memory_mib"}

@@ -1,14 +1,11 @@
-"""scripts/inspect_data.py, and what it writes, in scripts/pretrain.py and under the stock Trainer."""
+"""scripts/inspect_data.py, and what it writes, in scripts/pretrain.py."""
 
 import json
 import re
 
-import datasets
 import pytest
-from transformers import AutoTokenizer, DataCollatorForLanguageModeling, Trainer, TrainingArguments
 
-from helpers import SMALL, run_script
-from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
+from helpers import run_script
 
 
 FEW = ["--sample", 50]  # the statistics of many are tested in tests/pretraining/test_inspection.py
@@ -23,11 +20,6 @@ def prepared(text_file, tmp_path_factory):
     with pytest.MonkeyPatch.context() as monkeypatch:
         run_script(monkeypatch, "inspect_data.py", *options, *FEW)
     return directory
-
-
-@pytest.fixture
-def examples(prepared):
-    return datasets.load_dataset("parquet", data_files=str(prepared / "train" / "examples.parquet"), split="train")
 
 
 def test_option_that_nobody_has_is_an_error(monkeypatch, tmp_path):
@@ -71,18 +63,6 @@ def test_prepared_examples_keep_their_objective(text_file, saved, tmp_path, monk
     run_script(monkeypatch, "pretrain.py", *options)
     assert "SOP: A and B are in order, yes or no?" in capsys.readouterr().out
     assert "Sentence-order prediction, for the segments A and B:" in (tmp_path / "a" / "README.md").read_text()
-
-
-def test_prepared_examples_under_the_stock_trainer(prepared, examples, tmp_path):
-    tokenizer = AutoTokenizer.from_pretrained(prepared)
-    config = ScratchBertConfig(**{**SMALL, "vocab_size": len(tokenizer), "max_position_embeddings": 64})
-    trainer = Trainer(
-        model=ScratchBertForPreTraining(config),
-        args=TrainingArguments(output_dir=str(tmp_path), max_steps=2, use_cpu=True, save_strategy="no"),
-        train_dataset=examples,
-        data_collator=DataCollatorForLanguageModeling(tokenizer),
-    )
-    assert trainer.train().training_loss > 0
 
 
 @pytest.mark.parametrize(

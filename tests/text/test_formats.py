@@ -173,23 +173,10 @@ def test_table_gives_a_document_for_each_record(suffix, tmp_path):
         list(TextSource([file]).documents())
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("bad.jsonl", b'{"text": "One."}\n{"text": ', ": line 2 is not a JSON object"),
-        ("latin.jsonl", b'{"text": "\xdf"}\n', " is not UTF-8 text: line 1 holds the byte 0xdf"),
-        (
-            "semicolon.csv",
-            b"id;text\n1;One.\n",
-            " has one column, id;text .its separator is ';'",
-        ),
-        ("list.jsonl", b'{"text": [1]}\n', ": record 1 is list, not text"),
-    ],
-)
-def test_table_that_cannot_be_read_is_named(name, content, message, tmp_path):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(TextError, match=f"{name}{message}"):
-        read(tmp_path / name)
+def test_table_whose_texts_are_lists_is_named(tmp_path):
+    (tmp_path / "list.jsonl").write_text('{"text": [1]}\n')
+    with pytest.raises(TextError, match="list.jsonl: record 1 is list, not text"):
+        read(tmp_path / "list.jsonl")
 
 
 def test_frame_with_two_columns_of_a_name_is_rejected():

@@ -216,6 +216,7 @@ def test_lines_of_old_macs_are_lines(tmp_path):
         ("a.csv", b'text,n\n"One.",1\n"Two.,2\n"Three.",3\n', "quotes of the record that ends in line 4 don't match"),
         ("a.csv", b'text,n\n"One.",1\n"Two.,2\nThree.,3\n', "quotes of the record that ends in line 4 don't match"),
         ("a.csv", b"text,text\na,b\n", "has two columns 'text'"),
+        ("a.csv", b"id;text\n1;One.\n", "has one column, id;text .its separator is ';'"),
         ("a.csv", b"text\nWell, some text\n", "line 2 has 2 fields, the header 1"),
         ("a.csv.gz", gzip.compress(b"text\n" + b"word \n" * 1000, mtime=0)[:-20], "end-of-stream marker"),
         ("a.csv", b"text\n" + b"a\n" * 9000 + b"\xdf\n", "is not UTF-8 text: line 9002 holds the byte 0xdf.* iconv"),

@@ -86,52 +86,30 @@ def assert_same_result(found, expected):
     assert len(names) >= 3 and [metrics[name] for name in names] == [expected_metrics[name] for name in names]
 
 
-def before_its_first_checkpoint(run, unbroken):
-    run.mkdir()
-    (run / "run.json").write_text("{}")
-
-
-def after_a_checkpoint(run, unbroken):
-    shutil.copytree(unbroken / "checkpoint-2", run / "checkpoint-2")
-
-
-def after_its_record_was_lost(run, unbroken):
-    without = shutil.ignore_patterns("run.json", MANIFEST)  # which would call the checkpoint damaged
-    shutil.copytree(unbroken / "checkpoint-2", run / "checkpoint-2", ignore=without)
-
-
-def while_its_model_is_saved(run, unbroken):
-    shutil.copytree(unbroken, run)
-    for name in ("metrics.json", "model.safetensors"):
-        (run / name).unlink()
-
-
-def while_its_metrics_are_written(run, unbroken):
-    shutil.copytree(unbroken, run)
-    (run / "metrics.json").unlink()
-
-
-def not_at_all(run, unbroken):
-    shutil.copytree(unbroken, run)
+# Where a run died → the part of an unbroken run that is there, the files that are not, and what is resumed from.
+DIED = {
+    "before its first checkpoint": (None, (), None),
+    "after a checkpoint": ("checkpoint-2", (), "checkpoint-2"),
+    "after its record was lost": ("checkpoint-2", ("run.json", MANIFEST), "checkpoint-2"),
+    "while its model is saved": ("", ("metrics.json", "model.safetensors"), "checkpoint-4"),
+    "while its metrics are written": ("", ("metrics.json",), "checkpoint-4"),
+    "not at all": ("", (), "checkpoint-4"),
+}
 
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("half", HALVES)
-@pytest.mark.parametrize(
-    ("died", "resumed_from"),
-    [
-        pytest.param(before_its_first_checkpoint, None, id="before its first checkpoint"),
-        pytest.param(after_a_checkpoint, "checkpoint-2", id="after a checkpoint"),
-        pytest.param(after_its_record_was_lost, "checkpoint-2", id="after its record was lost"),
-        pytest.param(while_its_model_is_saved, "checkpoint-4", id="while its model is saved"),
-        pytest.param(while_its_metrics_are_written, "checkpoint-4", id="while its metrics are written"),
-        pytest.param(not_at_all, "checkpoint-4", id="not at all"),
-    ],
-)
-def test_resumed_run_ends_as_the_unbroken_run(died, resumed_from, half, prepare, unbroken, tmp_path):
+@pytest.mark.parametrize(("left", "lost", "resumed_from"), DIED.values(), ids=DIED)
+def test_resumed_run_ends_as_the_unbroken_run(left, lost, resumed_from, half, prepare, unbroken, tmp_path):
     """The same command, with `auto`, as a launcher repeats it."""
     directory, expected = tmp_path / "run", unbroken(half)
-    died(directory, expected)
+    if left is None:
+        directory.mkdir()
+        (directory / "run.json").write_text("{}")
+    else:
+        shutil.copytree(expected / left, directory / left)
+    for name in lost:
+        (directory / left / name).unlink()
     run = prepare(half, directory, resume_from_checkpoint="auto")
     assert checkpoint_of(run) == (resumed_from and str(directory / resumed_from))
     run.train()
