@@ -159,6 +159,11 @@ class FinetuningOptions(CommonOptions, group="Training"):
 
     numbered: ClassVar = "runs/finetune"
 
+    output_dir: str | None = option(
+        None,
+        "Directory for checkpoints, the model, its card, predictions and metrics. Default: runs/finetune-1 or the "
+        "next free number; when resuming, the newest.",
+    )
     per_device_train_batch_size: int = option(32, "Examples per batch and device.", within="[1, 1000000]")
     learning_rate: float | None = option(
         None,

@@ -17,6 +17,11 @@ class PretrainingOptions(SeedsOptions, CommonOptions, group="Training"):
 
     numbered: ClassVar = "runs/pretrain"
 
+    output_dir: str | None = option(
+        None,
+        "Directory for checkpoints, the model, its card and its metrics. Default: runs/pretrain-1 or the next free "
+        "number; when resuming, the newest.",
+    )
     num_train_epochs: float = option(
         6, "Passes over the corpus, each with newly drawn pairs.", within="(0, 1e9]", unless="max_minutes"
     )

@@ -34,11 +34,7 @@ class OptimizationOptions(OptionGroup, group="Training"):
     numbered: ClassVar[str]
     """The default of output_dir, without its number."""
 
-    output_dir: str | None = option(
-        None,
-        "Directory for checkpoints, the model, its card and metrics, and a fine-tuned model's predictions. Default: "
-        "runs/pretrain-1 or runs/finetune-1, or the next free number; when resuming, the newest.",
-    )
+    output_dir: str | None = option(None, "Directory for checkpoints, the model, its card and its metrics.")
     resume_from_checkpoint: str | None = option(
         None,
         "Resume from this checkpoint; auto, or no value: from the latest intact one in output_dir, or a new run.",
