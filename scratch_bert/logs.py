@@ -3,11 +3,15 @@
 import logging
 import os
 import sys
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import transformers
+from tqdm.auto import tqdm
 
+
+MINUTE = 60.0  # seconds
 
 logger = logging.getLogger("scratch_bert")
 
@@ -43,3 +47,22 @@ def configure_logging(level: int | None = None) -> None:
     logging.basicConfig(format="%(message)s")
     logger.setLevel(log_level() if level is None else level)
     logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)  # logs the errors that it raises
+
+
+@contextmanager
+def progress_bar(title: str, unit: str, total: int | None = None) -> Generator[Callable[[int], None]]:
+    """Within `with`, a progress bar; or, without a terminal, a line in the log each minute. Yields a function that
+    adds a number of units that are done."""
+    done, logged = 0, time.monotonic()
+    layout = {"unit_scale": True, "leave": False, "disable": None, "dynamic_ncols": True}
+    with tqdm(desc=title, unit=f" {unit}", total=total, **layout) as bar:
+
+        def advance(count: int) -> None:
+            nonlocal done, logged
+            bar.update(count)
+            done += count
+            if bar.disable and time.monotonic() - logged > MINUTE:
+                logged = time.monotonic()
+                logger.info(f"{title}: {done:,}{f' of {total:,}' if total else ''} {unit}")
+
+        yield advance

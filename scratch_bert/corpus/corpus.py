@@ -17,9 +17,9 @@ from typing import Any, cast
 from zlib import crc32
 
 import numpy as np
-from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
+from ..logs import progress_bar
 from ..text import UNK_TOKEN
 from ..text.formats import TextSource
 from .cache import cached
@@ -277,10 +277,11 @@ def _batches(source: TextSource, skipped: Counter) -> Iterator[tuple[list[str], 
             else:
                 yield from ((sentence, number) for sentence in paragraph)
 
-    shown: dict[str, Any] = {"unit": " sentences", "unit_scale": True, "leave": False, "disable": None}
-    sentences = iter(tqdm(numbered(), "Tokenizing", **shown))
-    while batch := list(islice(sentences, SENTENCES_PER_BATCH)):
-        yield [sentence for sentence, _ in batch], np.array([number for _, number in batch])
+    sentences = numbered()
+    with progress_bar("Tokenizing", "sentences") as advance:
+        while batch := list(islice(sentences, SENTENCES_PER_BATCH)):
+            yield [sentence for sentence, _ in batch], np.array([number for _, number in batch])
+            advance(len(batch))
 
 
 def _encode_all(

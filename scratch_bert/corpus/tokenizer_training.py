@@ -10,12 +10,12 @@ from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import WordLevel, WordPiece
 from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import WordPieceTrainer
-from tqdm.auto import tqdm
 from transformers import BertTokenizer, PreTrainedTokenizerFast
 
 from scratch_bert_options.data import TOKENIZER_TYPES
 from scratch_bert_options.schema import check
 
+from ..logs import progress_bar
 from ..text import MAX_PIECE, MAX_WORD, UNK_TOKEN, pieces
 from ..text.formats import TextSource
 from .normalization import RARE, count_characters, find_changes
@@ -76,13 +76,11 @@ def train_tokenizer(
 
     def words() -> Iterator[str]:
         training_text = _TrainingText(backend, has_words)
-        with tqdm(
-            desc="Training a tokenizer", unit=" characters", unit_scale=True, leave=False, disable=None
-        ) as progress:
+        with progress_bar("Training a tokenizer", "characters") as advance:
             for text in texts:
                 for piece in training_text.pieces(text.replace(UNK_TOKEN, " ")):
                     yield piece
-                    progress.update(len(piece))
+                    advance(len(piece))
 
     train_vocab = _wordpiece_vocab if tokenizer_type == "wordpiece" else _wordlevel_vocab
     vocab = train_vocab(words, vocab_size, min_frequency, backend, special_tokens)

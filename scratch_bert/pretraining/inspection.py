@@ -9,11 +9,11 @@ import datasets
 import numpy as np
 import torch
 from torch.utils.data import Dataset
-from tqdm.auto import tqdm
 
 from ..corpus.tokenizer import segment_ids
 from ..examples.collator import PretrainingCollator
 from ..examples.dataset import SentencePairDataset
+from ..logs import progress_bar
 from .sources import PretrainingData
 
 
@@ -35,7 +35,7 @@ def example_statistics(
     special, segment_b = torch.tensor(tokenizer.all_special_ids), segment_ids(tokenizer)[1]
     lengths, labels, counts, seconds = [], [], Counter(), 0.0
     examples = islice(_examples(dataset, seed), sample)
-    with tqdm(total=sample, desc="Examples", unit=" examples", leave=False, disable=None) as progress:
+    with progress_bar("Drawing examples", "examples", sample) as advance:
         start = time.perf_counter()
         while drawn := list(islice(examples, BATCH_SIZE)):
             batch = collator(drawn)
@@ -53,7 +53,7 @@ def example_statistics(
             counts["masked"] += int(is_masked.sum())
             counts["replaced"] += int((is_masked & ids.eq(tokenizer.mask_token_id)).sum())
             counts["kept"] += int((is_masked & ids.eq(original)).sum())
-            progress.update(len(drawn))
+            advance(len(drawn))
             start = time.perf_counter()
     if not lengths:
         raise ValueError("The text gives no example.")

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
-from tqdm.auto import tqdm
 from transformers import (
     BatchEncoding,
     BertForMaskedLM,
@@ -19,6 +18,8 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+
+from ..logs import progress_bar
 
 
 BATCH_TOKENS = 4096  # in a batch of copies: few enough for the caches of a CPU
@@ -82,7 +83,11 @@ def encode_windows(
 
 @torch.inference_mode()
 def pseudo_log_likelihoods(
-    model: PreTrainedModel, encoded: BatchEncoding, mask_token_id: int, bf16: bool = False, description: str = ""
+    model: PreTrainedModel,
+    encoded: BatchEncoding,
+    mask_token_id: int,
+    bf16: bool = False,
+    description: str = "Scoring",
 ) -> torch.Tensor:
     """The pseudo-log-likelihood of each sentence, in nats: (N,) float64. `encoded` is what `encode_sentences` returns.
 
@@ -103,7 +108,7 @@ def token_log_probabilities(
     mask_token_id: int,
     copies: int | None = None,
     bf16: bool = False,
-    description: str = "",
+    description: str = "Scoring",
 ) -> Iterator[tuple[np.ndarray, np.ndarray, torch.Tensor]]:
     """The log-probabilities of all tokens that are not special, each where it is masked, in batches: the numbers of
     their sentences, their positions, and the values, in nats.
@@ -113,9 +118,7 @@ def token_log_probabilities(
     """
     lengths = np.array([len(ids) for ids in encoded["input_ids"]])
     total = sum(special.count(0) for special in encoded["special_tokens_mask"])
-    with tqdm(
-        total=total, desc=description, unit=" tokens", unit_scale=True, leave=False, disable=None, dynamic_ncols=True
-    ) as progress:
+    with progress_bar(description, "tokens", total) as advance:
         for length in np.unique(lengths)[::-1]:
             sentences = np.flatnonzero(lengths == length)
             size = 2 * max(COPIED_TOKENS // length**2, 1)  # even: both sentences of a pair
@@ -123,7 +126,7 @@ def token_log_probabilities(
                 arrays = {name: np.array([rows[number] for number in part]) for name, rows in encoded.items()}
                 for rows, positions, scores in _score_masked_tokens(model, arrays, mask_token_id, copies, bf16):
                     yield part[rows], positions, scores.cpu()
-                    progress.update(len(rows))
+                    advance(len(rows))
 
 
 def _score_masked_tokens(

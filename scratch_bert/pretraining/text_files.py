@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow
-from tqdm.auto import tqdm
 
 from scratch_bert_options.schema import check, check_range
 
 from ..atomic import move_into_place
 from ..checkpoints.open import open_pretrained
 from ..corpus.tokenizer import load_tokenizer
+from ..logs import progress_bar
 from ..objectives import OBJECTIVES
 from ..text.rows import STANDARD, Row, column_types, extend_rows, read_rows, row_kinds, write_rows
 from ..text.tables import describe_columns
@@ -108,11 +108,11 @@ def encode_file(
         if hasattr(os, "posix_fallocate"):  # or a full disk would end the process without a word (SIGBUS)
             with new.open("r+b") as file_of_array:
                 os.posix_fallocate(file_of_array.fileno(), 0, new.stat().st_size)
-        with tqdm(total=total, unit=" rows", unit_scale=True, disable=None) as progress:
+        with progress_bar("Encoding", "rows", total) as advance:
             for rows in chunks:
                 array[done : done + len(rows)] = encode(rows)
                 done += len(rows)
-                progress.update(len(rows))
+                advance(len(rows))
         array.flush()
         move_into_place(new, Path(output_file))
     finally:

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet
-from tqdm.auto import tqdm
 
 from scratch_bert_options.outputs import check_new_file
 
-from ..logs import logger
+from ..logs import logger, progress_bar
 from .files import STANDARD, TABLES, TextError, read_lines, suffix
 from .tables import CHUNK, Row, read_chunks
 
@@ -123,7 +122,7 @@ def write_rows(
             cells, quoted = csv.writer(out, **layout), csv.writer(out, **layout, quoting=csv.QUOTE_ALL)
             if kind != ".jsonl":
                 cells.writerow(names)
-        bar = stack.enter_context(tqdm(unit=" rows", unit_scale=True, disable=None))
+        advance = stack.enter_context(progress_bar(f"Writing {file}", "rows"))
         for rows, columns in chain([(first, new)], chunks):
             rows = [row | added for row, added in zip(rows, columns.to_pylist(), strict=True)]
             if kind == ".jsonl":
@@ -139,7 +138,7 @@ def write_rows(
                     (quoted if has_cr else cells).writerow(row)
                 out.flush()
             count += len(rows)
-            bar.update(len(rows))
+            advance(len(rows))
     if file != STANDARD:
         os.replace(part, file)
         logger.info(f"Wrote {count:,} rows to {file}")

@@ -6,8 +6,7 @@ from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
-from tqdm.auto import tqdm
-
+from ..logs import progress_bar
 from . import MAX_PIECE, pieces
 from .formats import TextSource
 
@@ -30,7 +29,7 @@ def sample_text(source: TextSource, size: int, seed: int = 0, beginnings: bool =
     limit = size / len(source.shards) if beginnings else inf
     sample: list[tuple[float, str, int]] = []  # a heap: what was drawn last is first
     total = read = 0
-    with tqdm(desc="Reading", unit="B", unit_scale=True, leave=False, disable=None) as progress:
+    with progress_bar("Reading", "bytes") as advance:
         for shard in source.shards:
             read_before = read
             for piece in (piece for text in replace(source, shards=[shard]) for piece in pieces(text, MAX_PIECE)):
@@ -39,7 +38,7 @@ def sample_text(source: TextSource, size: int, seed: int = 0, beginnings: bool =
                 total, read = total + length, read + length
                 while total > size:
                     total -= heapq.heappop(sample)[2]
-                progress.update(length)
+                advance(length)
                 if read - read_before >= limit:
                     break
     return Sample([piece for _, piece, _ in sorted(sample, reverse=True)], total, read)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import math
 import re
 import sys
@@ -13,6 +14,7 @@ import torch
 from transformers import BertForMaskedLM
 
 from helpers import ROOT, make_bert, run_script
+from scratch_bert import logs
 from scratch_bert.checkpoints.open import open_pretrained
 from scratch_bert.corpus.tokenizer_training import train_tokenizer
 from scratch_bert.hub.conversion import convert_checkpoint
@@ -54,6 +56,15 @@ def texts(sentences):
     """Of several lengths, one longer than the model takes, and one that is empty."""
     texts = [sentence for sentence in dict.fromkeys(sentences) if 20 < len(sentence) < 50][:8]
     return [*texts, " ".join(texts), "", f"{texts[0]} [MASK]"]
+
+
+def test_progress_is_logged_without_a_terminal(model, tokenizer, texts, monkeypatch, caplog):
+    monkeypatch.setattr(logs, "MINUTE", 0)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with caplog.at_level(logging.INFO, "scratch_bert"):
+        scores = score_texts(model, tokenizer, texts)
+    total = sum(row["tokens"] for row in scores)
+    assert caplog.messages[-1] == f"Scoring: {total:,} of {total:,} tokens"
 
 
 def windows_of(tokenizer, text, max_length=MAX_LENGTH):
