@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Measure the speed and memory of the path from text to training batches. The text options are those of pretrain.py.
 
-Speeds are medians. Encoding is timed alternately with the bare tokenizers library. Memory is the growth of a process
+Speeds are medians, in tokens per second. Encoding is timed alternately with the bare tokenizers library. Memory is the growth of a process
 since its start, without the pages of mapped files, which the system can drop at any time."""
 
 import json

@@ -427,10 +427,11 @@ HEADER = "| case | transformers: tokens/s | MFU | MiB | scratch_bert: tokens/s |
 
 def table_row(result: dict) -> str:
     fill = {0.0: "mixed", 1.0: "full"}.get(result["fill"], f"{result['fill']:.0%} full")
-    case = f"{result['mode']} {result['preset']}, {result['precision']}, {result['batch_size']} {fill} sequences of "
-    case += f"{result['length']}" + ", no dropout" * (result["dropout"] == 0) + ", Muon" * (result["optim"] == "muon")
-    compiled = f", compiled: {result['compile']}" * (result["compile"] != "none")
-    cells = [case + compiled]
+    case = f"{result['mode']} {result['preset']}, {result['precision']}, {result['batch_size']} {fill} sequences"
+    case += (
+        f" of {result['length']}" + ", no dropout" * (result["dropout"] == 0) + ", Muon" * (result["optim"] == "muon")
+    )
+    cells = [case + f", compiled: {result['compile']}" * (result["compile"] != "none")]
     for name in SIDES:
         side = result[name]
         memory = f"{side['peak_memory_mib']:,.0f}" if "peak_memory_mib" in side else ""

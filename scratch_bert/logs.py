@@ -1,4 +1,4 @@
-"""What the logger scratch_bert prints: plain lines on stderr, by the first process of each machine."""
+"""What the logger scratch_bert prints: plain lines on stderr, by the first process of each machine; and progress bars."""
 
 import logging
 import os
@@ -61,7 +61,7 @@ def progress_bar(title: str, unit: str, total: int | None = None) -> Generator[C
             nonlocal done, logged
             bar.update(count)
             done += count
-            if bar.disable and time.monotonic() - logged > MINUTE:
+            if bar.disable and time.monotonic() - logged >= MINUTE:
                 logged = time.monotonic()
                 logger.info(f"{title}: {done:,}{f' of {total:,}' if total else ''} {unit}")
 

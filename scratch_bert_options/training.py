@@ -41,7 +41,7 @@ class OptimizationOptions(OptionGroup, group="Training"):
         const="auto",
     )
     num_train_epochs: float = option(3, "Passes over the training examples.", within="(0, 1e9]", unless="max_minutes")
-    max_steps: int = option(-1, "Number of training steps, instead of num_train_epochs.", within="[-1, 1000000000]")
+    max_steps: int = option(-1, "Number of training steps, instead of num_train_epochs.", within="[-1, 1e9]")
     max_minutes: float | None = option(
         None,
         "Train and evaluate for this many minutes, instead of num_train_epochs: warm-up and schedule follow the clock, "

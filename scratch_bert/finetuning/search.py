@@ -37,7 +37,7 @@ class FinetuningSearch(FinetuningRun):
     twice those of the options.
 
     Attributes:
-        best: The best trial, after `train`.
+        best: The best trial, after `train`; `model_dir` is then its directory.
     """
 
     def __init__(self, task_name: str, task_args: TaskOptions, options: FinetuningOptions, data=None):

@@ -35,7 +35,7 @@ def example_statistics(
     special, segment_b = torch.tensor(tokenizer.all_special_ids), segment_ids(tokenizer)[1]
     lengths, labels, counts, seconds = [], [], Counter(), 0.0
     examples = islice(_examples(dataset, seed), sample)
-    with progress_bar("Drawing examples", "examples", sample) as advance:
+    with progress_bar("Drawing", "examples", sample) as advance:
         start = time.perf_counter()
         while drawn := list(islice(examples, BATCH_SIZE)):
             batch = collator(drawn)

@@ -37,8 +37,9 @@ def score_texts(
     """
     encoded, text_of, offsets = encode_windows(model, tokenizer, texts)
     found: dict[int, list[tuple[float, int, int]]] = defaultdict(list)
-    copies = FAST_COPIES if fast else None
-    for rows, positions, values in token_log_probabilities(model, encoded, tokenizer.mask_token_id, copies, bf16):
+    copies, title = FAST_COPIES if fast else None, f"Scoring {len(texts):,} texts"
+    batches = token_log_probabilities(model, encoded, tokenizer.mask_token_id, copies, bf16, title)
+    for rows, positions, values in batches:
         for row, position, value in zip(rows.tolist(), positions.tolist(), values.tolist(), strict=True):
             found[text_of[row]].append((value, row, position))
     return [_summarize(text or "", sorted(found[number]), offsets, surprising) for number, text in enumerate(texts)]

@@ -122,7 +122,7 @@ def write_rows(
             cells, quoted = csv.writer(out, **layout), csv.writer(out, **layout, quoting=csv.QUOTE_ALL)
             if kind != ".jsonl":
                 cells.writerow(names)
-        advance = stack.enter_context(progress_bar(f"Writing {file}", "rows"))
+        advance = stack.enter_context(progress_bar("Writing", "rows"))
         for rows, columns in chain([(first, new)], chunks):
             rows = [row | added for row, added in zip(rows, columns.to_pylist(), strict=True)]
             if kind == ".jsonl":

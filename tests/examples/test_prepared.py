@@ -208,8 +208,16 @@ NO_FILES = b'{"sentence_objective": "nsp", "splits": {"train": {}}}'
     ("name", "change", "message"),
     [
         ("tokenizer.json", add_entry, OTHER_TOKENIZER),
-        ("tokenizer_config.json", lambda content: content.replace(b"true", b"false"), OTHER_TOKENIZER),
-        ("train/examples.parquet", lambda content: content[:-9], "cannot be read: Parquet magic bytes not found"),
+        (
+            "tokenizer_config.json",
+            lambda content: content.replace(b'"do_lower_case": true', b'"do_lower_case": false'),
+            OTHER_TOKENIZER,
+        ),
+        (
+            "train/examples.parquet",
+            lambda content: content[:-9],
+            "examples.parquet cannot be read: Parquet magic bytes not found",
+        ),
         ("examples.json", lambda content: b"{", "examples.json.*Expecting property name"),
         ("examples.json", lambda content: NO_FILES, "examples.json.*splits.train.files: field required"),
     ],

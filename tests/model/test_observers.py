@@ -121,9 +121,8 @@ PREPARED = {
     "hidden states": lambda model: model(**make_inputs(), output_hidden_states=True),  # whose hooks stay in the layers
     "checkpointing": checkpointing_with_gradients_of_inputs,
     "pruned": lambda model: prune.l1_unstructured(model.encoder.layer[0].intermediate.dense, "weight", amount=0.1),
-    "of the model": lambda model: model.register_forward_hook(
-        lambda part, args, output: None
-    ),  # it sees padded states
+    # It sees padded states.
+    "of the model": lambda model: model.register_forward_hook(lambda part, args, output: None),
 }
 
 

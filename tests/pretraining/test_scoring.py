@@ -59,12 +59,14 @@ def texts(sentences):
 
 
 def test_progress_is_logged_without_a_terminal(model, tokenizer, texts, monkeypatch, caplog):
-    monkeypatch.setattr(logs, "MINUTE", 0)
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with caplog.at_level(logging.INFO, "scratch_bert"):
         scores = score_texts(model, tokenizer, texts)
+        assert not caplog.messages  # within a minute
+        monkeypatch.setattr(logs, "MINUTE", 0)
+        score_texts(model, tokenizer, texts)
     total = sum(row["tokens"] for row in scores)
-    assert caplog.messages[-1] == f"Scoring: {total:,} of {total:,} tokens"
+    assert caplog.messages[-1] == f"Scoring {len(texts)} texts: {total:,} of {total:,} tokens"
 
 
 def windows_of(tokenizer, text, max_length=MAX_LENGTH):

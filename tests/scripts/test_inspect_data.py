@@ -1,9 +1,11 @@
-"""scripts/inspect_data.py, and what it writes, in scripts/pretrain.py."""
+"""scripts/inspect_data.py, and what it writes, in scripts/pretrain.py and with the stock collator."""
 
 import json
 import re
 
+import datasets
 import pytest
+from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
 from helpers import run_script
 
@@ -63,6 +65,14 @@ def test_prepared_examples_keep_their_objective(text_file, saved, tmp_path, monk
     run_script(monkeypatch, "pretrain.py", *options)
     assert "SOP: A and B are in order, yes or no?" in capsys.readouterr().out
     assert "Sentence-order prediction, for the segments A and B:" in (tmp_path / "a" / "README.md").read_text()
+
+
+def test_prepared_examples_are_read_by_the_stock_collator(prepared):
+    file = str(prepared / "train" / "examples.parquet")
+    examples = datasets.load_dataset("parquet", data_files=file, split="train")
+    batch = DataCollatorForLanguageModeling(AutoTokenizer.from_pretrained(prepared))([*examples.select(range(4))])
+    assert batch["input_ids"].shape == batch["labels"].shape and {"token_type_ids", "next_sentence_label"} < {*batch}
+    assert (batch["labels"] == -100)[batch["attention_mask"] == 0].all()
 
 
 @pytest.mark.parametrize(

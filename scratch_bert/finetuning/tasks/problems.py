@@ -15,7 +15,6 @@ from ..metrics import OF_PROBABILITIES
 from .base import Logits, Tensors
 
 
-RARE = 0.4  # a class with a smaller share of the training examples is rare
 DEFAULT_THRESHOLD, LOWEST_THRESHOLD = 0.5, 1e-6
 
 

@@ -17,7 +17,10 @@ from scratch_bert_options.schema import check
 from ...logs import logger
 from .base import Logits, Tensors, TextRow
 from .class_labels import ClassLabelTask, Label, is_missing, is_number
-from .problems import RARE, MultiClass, MultiLabel, Problem, Regression, TwoClasses
+from .problems import MultiClass, MultiLabel, Problem, Regression, TwoClasses
+
+
+RARE = 0.4  # a class with a smaller share of the training examples is rare
 
 
 class LabelledRow(TextRow):
