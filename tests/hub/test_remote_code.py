@@ -63,6 +63,7 @@ def test_pickled_and_traced_models_open_in_a_new_process(saved, tmp_path):
         """,
         saved,
         home=tmp_path,
+        environment={"OMP_NUM_THREADS": "1"},  # OpenMP's threads do not survive the fork: a second one would hang
     )
     run_without_package(
         """
