@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Measure the speed and memory of the path from text to training batches. The text options are those of pretrain.py.
 
-Speeds are medians, in tokens per second. Encoding is timed alternately with the bare tokenizers library. Memory is the growth of a process
+Speeds are medians. Encoding is timed alternately with the bare tokenizers library. Memory is the growth of a process
 since its start, without the pages of mapped files, which the system can drop at any time."""
 
 import json
@@ -173,8 +173,20 @@ def main() -> None:
     if args.json:
         print(json.dumps(results, indent=2))
         return
+    names = {
+        "tokens": "tokens of the text",
+        "encode_batch": "tokenizers' encode_batch, tokens/s",
+        "text_to_token_ids": "text to token ids on disk, tokens/s",
+        "ratio_to_encode_batch": "  ratio of the two",
+        "pairs_of_an_epoch": "pairs of an epoch, tokens/s",
+        "fetch_and_collate": "fetch and collate, tokens/s",
+    }
+    names |= {
+        f"loader_with_{number}_workers": f"data loader, {number} workers, tokens/s" for number in args.workers or []
+    }
     for key, value in results.items():
-        print(f"{key.replace('_', ' '):<44}{value:>14,.{0 if value >= 100 else 2}f}")
+        name = names.get(key) or f"peak memory for {key.split('_')[2]} MB of text, MiB"
+        print(f"{name:<44}{value:>14,.2f}" if value < 100 else f"{name:<44}{value:>14,.0f}")
 
 
 if __name__ == "__main__":

@@ -412,8 +412,8 @@ def measure_unknown_words() -> str:
 
 
 def describe(name: str, objective: str, results: dict[str, list[dict[str, float]]]) -> str:
-    """A row of the objective's table: means over the seeds, and what the mistake adds to the true loss of `none`, paired
-    by seed, with its 95% interval by Student's t."""
+    """A row of the objective's table: means over the seeds, and what the mistake adds to the true loss of `none`,
+    paired by seed, with its 95% interval by Student's t."""
     measured = results[name]
     mean = {key: statistics.mean(result[key] for result in measured) for key in measured[0]}
     losses = [f"{mean[f'{kind}_{objective}_loss']:.2f}" for kind in ("log", "shown", "true")]

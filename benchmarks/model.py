@@ -428,9 +428,8 @@ HEADER = "| case | transformers: tokens/s | MFU | MiB | scratch_bert: tokens/s |
 def table_row(result: dict) -> str:
     fill = {0.0: "mixed", 1.0: "full"}.get(result["fill"], f"{result['fill']:.0%} full")
     case = f"{result['mode']} {result['preset']}, {result['precision']}, {result['batch_size']} {fill} sequences"
-    case += (
-        f" of {result['length']}" + ", no dropout" * (result["dropout"] == 0) + ", Muon" * (result["optim"] == "muon")
-    )
+    case += f" of {result['length']}" + ", no dropout" * (result["dropout"] == 0)
+    case += ", Muon" * (result["optim"] == "muon")
     cells = [case + f", compiled: {result['compile']}" * (result["compile"] != "none")]
     for name in SIDES:
         side = result[name]

@@ -1,4 +1,4 @@
-"""What the logger scratch_bert prints: plain lines on stderr, by the first process of each machine; and progress bars."""
+"""What the logger scratch_bert prints, plain lines on stderr by the first process of a machine; and progress bars."""
 
 import logging
 import os

@@ -54,9 +54,8 @@ class Model:
         self.max_length = min(config.max_position_embeddings, tokenizer.model_max_length)
         self.mask_token, self.mask_token_id = tokenizer.mask_token, tokenizer.mask_token_id
         self.unk_token_id, self.input_names = tokenizer.unk_token_id, tokenizer.model_input_names
-        self.tokenizer = (
-            tokenizer.backend_tokenizer
-        )  # not tokenizer itself: its calls set truncation, which all threads share
+        # Not the tokenizer itself: its calls set truncation, which all threads share.
+        self.tokenizer = tokenizer.backend_tokenizer
 
     def at(self, moment: object) -> "Model":
         """This model, at any moment; see `RunModel`."""

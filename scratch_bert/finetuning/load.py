@@ -21,6 +21,14 @@ from .metrics import METRICS
 from .tasks.base import Task
 
 
+OTHER_NAMES = {  # as pipelines and others call a task
+    **dict.fromkeys(("classification", "text-classification"), "sequence-classification"),
+    "sentiment-analysis": "sequence-classification",
+    "regression": "sequence-classification, with numbers as labels",
+    "ner": "token-classification",
+    "extractive-qa": "question-answering",
+}
+
 COLUMNS = ("text_column", "text_pair_column", "choices_column")
 # Fields of a config that only fine-tuning sets, for `predict`.
 FINETUNED = (*COLUMNS, "max_seq_length", "positive_label", "decision_threshold", "doc_stride", "max_answer_length")
@@ -30,7 +38,9 @@ FINETUNED += ("has_unanswerable",)
 def task_class(name: str) -> type[Task]:
     """By its file: `token-classification` is `TokenClassification` in tasks/token_classification.py."""
     if name not in TASKS:
-        raise ValueError(f"There is no task {name}. Choose from {', '.join(TASKS)}.")
+        other = OTHER_NAMES.get(name)
+        hint = f" Use {other}." if other else f" Choose from {', '.join(TASKS)}."
+        raise ValueError(f"There is no task {name}.{hint}")
     kind = "sequence-classification" if name in GLUE else name
     module = import_module(f"{__package__}.tasks.{kind.replace('-', '_')}")
     return getattr(module, kind.title().replace("-", ""))

@@ -45,8 +45,8 @@ def test_data_benchmark_measures_each_stage(max_seq_length, text_file, tmp_path,
 def test_data_benchmark_measures_memory_and_the_loader(text_file, tmp_path):
     options = ["--train_file", text_file, "--cache_dir", tmp_path, "--vocab_size", 500, "--repeats", 1]
     shown = run_process(BENCHMARKS / "data.py", *options, "--memory_megabytes", 1, "--workers", 0, 1).stdout
-    assert "mib for 1 mb" in shown
-    speeds = re.findall(r"loader with (\d) workers +([\d,]+)\n", shown)
+    assert "peak memory for 1 MB of text, MiB" in shown
+    speeds = re.findall(r"data loader, (\d) workers, tokens/s +([\d,]+)\n", shown)
     assert [number for number, _ in speeds] == ["0", "1"] and all(int(speed.replace(",", "")) for _, speed in speeds)
 
 
