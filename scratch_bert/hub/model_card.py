@@ -152,7 +152,7 @@ def write_conversion_card(
     metadata, body = _split(Path(files["README.md"]).read_text(encoding="utf-8", errors="replace"))
     base_model, kind = None if Path(source).exists() else source, model.config.model_type
     if kind == "bert" or _NAME.search(body):
-        body = _adapted(body, kind, path_in_card(place), base_model, difference)
+        body = _adapted(body, model, path_in_card(place), base_model, difference)
     else:
         auto_class = next(name for name, model_class in AUTO_MODELS.items() if type(model) is model_class)
         context: dict[str, Any] = {"path": path_in_card(place), "base_model": base_model, "difference": difference}
@@ -169,9 +169,13 @@ def write_conversion_card(
     return True
 
 
-def _adapted(body: str, kind: str, path: str, base_model: str | None, difference: float) -> str:
-    """The text of a card of a model converted to `kind`, with a note below its title in place of an earlier one."""
+def _adapted(body: str, model: PreTrainedModel, path: str, base_model: str | None, difference: float) -> str:
+    """The text of a card of the converted `model`, with a note below its title in place of an earlier one."""
+    kind = model.config.model_type
     other = "bert" if kind == "scratch_bert" else "scratch_bert"
+    # Factorised embeddings have been multiplied out.
+    body = re.sub(r"^\| options that BERT does not have \|.*\n", "", body, flags=re.MULTILINE)
+    body = re.sub(r"^(\| parameters \|).*", rf"\1 {model.num_parameters():,} |", body, flags=re.MULTILINE)
     left_out = rf"{_MARK.pattern}|{re.escape(_CONVERSION)}.*?{re.escape(_END)}\n*"
     body = _OF_THE_CODE.sub("", re.sub(left_out, "", with_name(body, path), flags=re.DOTALL))
     body = re.sub(rf"^A {other} model for", f"A {kind} model for", body, flags=re.MULTILINE)

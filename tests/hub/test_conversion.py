@@ -135,7 +135,12 @@ def test_conversion_multiplies_factorised_embeddings(tied, dtype, tmp_path):
     options = {"embedding_size": 16, "tie_word_embeddings": tied, "initializer_range": 0.2}
     for head in (ScratchBertModel, ScratchBertForPreTraining):
         head(ScratchBertConfig(**SMALL, **options)).to(dtype).save_pretrained(tmp_path / "from")
+        card = "# A model\n\n| parameters | 1 |\n| options that BERT does not have | `embedding_size=16` |\n"
+        (tmp_path / "from/README.md").write_text(card)
         assert convert_checkpoint(tmp_path / "from", tmp_path / head.__name__, "bert").difference < 1e-5
+        parameters = sum(map(torch.numel, load_file(tmp_path / head.__name__ / "model.safetensors").values()))
+        card = (tmp_path / head.__name__ / "README.md").read_text()
+        assert "embedding_size" not in card and f"| parameters | {parameters:,} |" in card
 
 
 def test_conversion_takes_the_default_head_dim(tmp_path):
