@@ -10,7 +10,7 @@ from . import drawing
 from .curves import with_curves
 from .environment import SILENT, gr
 from .model import MASK, Model
-from .runs import Moment, Run
+from .runs import Run
 from .timeline import Timeline
 
 
@@ -79,16 +79,10 @@ class Together(NamedTuple):
 
 
 def compare_models(name: str, models: list[Model], timeline: Timeline, examples: list[str]) -> list[ui.Results]:
-    def open_all(moment: Moment | None) -> Together:
-        return Together([model.at(moment) for model in models])
-
     def score(together: Together, text: str) -> ui.Contents:
         answers = [model.score_words(text) for model in together.models]
         read = max((answer.texts[0] for answer in answers), key=len)
-        scores = [
-            {(start, end): (log_probability, guess) for start, end, log_probability, guess in answer.value}
-            for answer in answers
-        ]
+        scores = [{(start, end): tuple(scored) for start, end, *scored in answer.value} for answer in answers]
         compared = drawing.compared_words(read, [model.title for model in together.models], scores)
         return [compared], max(answer.left_out for answer in answers)
 
@@ -97,7 +91,7 @@ def compare_models(name: str, models: list[Model], timeline: Timeline, examples:
         "with its guess if that is a different word."
     )
     text = ui.sentence_box(examples, "The capital of France is Paris.")
-    column = partial(ui.column_of, open_all, [ui.HTML], score)
+    column = partial(ui.column_of, lambda moment: Together([model.at(moment) for model in models]), [ui.HTML], score)
     samples = [[text] for text in examples]
     return [ui.show_results([column], [text], "Compare", name, timeline, samples=samples)]
 

@@ -72,11 +72,11 @@ class Run:
             log = max([saved[-1], *checkpoints_in(directory)], key=lambda place: (step_of(place), "-" in place.name))
             state = saved, log, _changed_at(log / TRAINER_STATE_NAME)
             if state != self._read:  # each request looks, and a log may be large
-                entries = read_log(log)
-                self.curves, self.saved = read_curves(entries), saved
-                self.examples, self.pairs = read_examples(directory)
-                self._amounts = amounts_at([step_of(place) for place in saved], entries)
-                self._read = state
+                entries, (examples, pairs) = read_log(log), read_examples(directory)
+                amounts = amounts_at([step_of(place) for place in saved], entries)
+                # Together, as other threads look up models meanwhile.
+                self.saved, self._amounts, self.curves = saved, amounts, read_curves(entries)
+                self.examples, self.pairs, self._read = examples, pairs, state
 
     def place_at(self, moment: Moment) -> Path:
         """The directory of the last model that was saved up to this moment, or the first."""

@@ -36,7 +36,6 @@ class EvaluationDataOptions(MaskingOptions, ExampleOptions, TextOptions, SourceO
     streaming: ClassVar = False
     static_pairs: ClassVar = False
     single_segment_prob: ClassVar = 0.0
-    tokenizer_name_or_path: ClassVar = None
     split_seed: ClassVar = None
     """The seed is that of `EvaluationOptions`."""
 
@@ -47,6 +46,7 @@ class EvaluationDataOptions(MaskingOptions, ExampleOptions, TextOptions, SourceO
             of_text = [option.name for option in fields(self) if option.name not in SuiteOptions.__dataclass_fields__]
             reject_non_default(self, of_text, "with suite")
         if self.validation_file and not self.sources:
+            reject_non_default(self, ["validation_share"], "with validation_file alone, which is evaluated in full")
             self.train_file, self.validation_file, self.validation_share = self.validation_file, None, 0.0
         self.fits_models = self.max_seq_length is None
         super().__post_init__()  # which chooses max_seq_length by the text

@@ -29,9 +29,7 @@ if not in_worker:  # the controller's directory holds those of its workers
 
 
 def pytest_addoption(parser):
-    parser.addoption(
-        "--gpu-branches", action="store_true", help="Let the model's operations on a CPU be those for GPUs."
-    )
+    parser.addoption("--gpu-branches", action="store_true", help="Let the model's operations on a CPU be a GPU's.")
 
 
 def pytest_collection_modifyitems(config, items):

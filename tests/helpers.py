@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 import transformers
 from datasets import ClassLabel, Dataset
@@ -25,42 +26,19 @@ from scratch_bert.model.modeling_scratch_bert import AUTO_MODELS, ScratchBertFor
 ROOT = Path(__file__).parent.parent
 SCRIPTS = ROOT / "scripts"
 CHROMIUM = Path("/usr/bin/chromium")
-BROWSER_OPTIONS = [
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+BROWSER_OPTIONS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+BROWSER_OPTIONS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
 HEADS = AUTO_MODELS
-SMALL = {
-    "vocab_size": 120,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-    "max_position_embeddings": 40,
-}
-SIZES = {  # those of a preset's options
-    name: SMALL[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-}
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}  # a preset's
+SMALL = {"vocab_size": 120, **SIZES, "max_position_embeddings": 40}
 MODERN = {"position_embedding_type": "rotary", "embedding_size": 16, "qk_norm": True}  # what BERT does not have
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 TOLERANCE = {"rtol": 0, "atol": 1e-5}  # of two ways to compute the same in fp32
 SECOND_NAME = "cls.predictions.decoder.bias"  # that transformers' BERT has for the bias of its MLM head
 # What is published of a model.
 CODE_FILES = {file.name for file in model.CODE_FILES}
-MODEL_FILES = CODE_FILES | {
-    "requirements.txt",
-    "README.md",
-    "config.json",
-    "model.safetensors",
-    "tokenizer.json",
-    "tokenizer_config.json",
-}
+MODEL_FILES = CODE_FILES | {"requirements.txt", "README.md", "config.json", "model.safetensors"}
+MODEL_FILES |= {"tokenizer.json", "tokenizer_config.json"}
 
 
 def read_jsonl(file):
@@ -95,15 +73,18 @@ def run_script(monkeypatch, name: str, *arguments) -> None:
     runpy.run_path(str(SCRIPTS / name), run_name="__main__")
 
 
+def failure_of(capsys, run: Callable, *arguments) -> str:
+    """The message or exit code of a script that must fail, and what it writes to stderr."""
+    with pytest.raises(SystemExit) as stop:
+        run(*arguments)
+    assert stop.value.code not in (0, None)
+    return f"{stop.value.code}\n{capsys.readouterr().err}"
+
+
 def run_process(*command, check: bool = True, cwd: Path | None = None, **environment) -> subprocess.CompletedProcess:
     """Run Python with these arguments and environment variables in its own process, and capture the output as text."""
-    result = subprocess.run(
-        [sys.executable, *map(str, command)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env={**os.environ, **environment},
-    )
+    options = {"capture_output": True, "text": True, "cwd": cwd, "env": {**os.environ, **environment}}
+    result = subprocess.run([sys.executable, *map(str, command)], **options)
     assert not check or result.returncode == 0, result.stderr
     return result
 
@@ -215,11 +196,13 @@ def make_pair(auto_class: str, attention: str = "sdpa", one: dict | None = None,
 
 
 def assert_same_gradients(model, other) -> None:
-    expected = {name: parameter.grad for name, parameter in other.named_parameters()}
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(
-            parameter.grad, expected[name], rtol=0, atol=1e-5, msg=lambda message, name=name: f"{name}: {message}"
-        )
+    found, expected = ({name: weight.grad for name, weight in one.named_parameters()} for one in (model, other))
+    torch.testing.assert_close(found, {name: expected[name] for name in found}, rtol=0, atol=1e-5)
+
+
+def assert_same_weights(*directories: Path) -> None:
+    """Of two saved models, to the bit."""
+    torch.testing.assert_close(*(load_file(path / "model.safetensors") for path in directories), rtol=0, atol=0)
 
 
 def make_batch(auto_class: str, rows: int = 4, length: int = 20, seed: int = 0) -> dict:

@@ -102,13 +102,8 @@ class LocalHub:
     @property
     def environment(self) -> dict[str, str]:
         """The variables of a process that talks to this Hub: read when huggingface_hub is imported."""
-        return {
-            "HF_ENDPOINT": self.endpoint,
-            "HF_TOKEN": TOKEN,
-            "HF_HUB_DISABLE_XET": "1",
-            "HF_HUB_OFFLINE": "0",
-            "HF_HUB_DISABLE_TELEMETRY": "1",
-        }
+        given = {"HF_ENDPOINT": self.endpoint, "HF_TOKEN": TOKEN, "HF_HUB_OFFLINE": "0"}
+        return given | dict.fromkeys(("HF_HUB_DISABLE_XET", "HF_HUB_DISABLE_TELEMETRY"), "1")
 
     def connect(self, patch: pytest.MonkeyPatch) -> None:
         """Let the client in this process, which has been imported already, talk to this Hub."""
@@ -219,9 +214,8 @@ class LocalHub:
             return jsonify(error="You already created this model repo", url=url), 409
         private = bool(body.get("private") or body.get("visibility") == "private")
         repository = self.repositories[repo_id] = Repository(private)
-        repository.add(
-            "refs/heads/main", {".gitattributes": self.store(b"*.safetensors filter=lfs\n")}, "initial commit"
-        )
+        attributes = {".gitattributes": self.store(b"*.safetensors filter=lfs\n")}
+        repository.add("refs/heads/main", attributes, "initial commit")
         return jsonify(url=url, name=repo_id, id=repo_id)
 
     def info(self, user: str, name: str, revision: str = "main"):
@@ -232,9 +226,7 @@ class LocalHub:
 
     def list_refs(self, user: str, name: str):
         refs = self.repository(user, name).refs.items()
-        tags = [
-            {"name": ref[10:], "ref": ref, "targetCommit": oid} for ref, oid in refs if ref.startswith("refs/tags/")
-        ]
+        tags = [{"name": ref[10:], "ref": ref, "targetCommit": at} for ref, at in refs if ref.startswith("refs/tags/")]
         return jsonify(branches=[], converts=[], tags=tags)
 
     def tree(self, user: str, name: str, revision: str):
@@ -273,15 +265,10 @@ class LocalHub:
     def preupload(self, user: str, name: str, revision: str):
         repository = self.repository(user, name)
         present = repository.commits[self.find(repository, revision)].files
-        files = [
-            {
-                "path": file["path"],
-                "uploadMode": "lfs" if file["path"].endswith(LFS_SUFFIXES) else "regular",
-                "shouldIgnore": False,
-                "oid": present.get(file["path"]),
-            }
-            for file in request.json["files"]
-        ]
+        files = []
+        for file in request.json["files"]:
+            mode, oid = "lfs" if file["path"].endswith(LFS_SUFFIXES) else "regular", present.get(file["path"])
+            files.append({"path": file["path"], "uploadMode": mode, "shouldIgnore": False, "oid": oid})
         return jsonify(files=files)
 
     def lfs_batch(self, user: str, name: str):

@@ -24,9 +24,7 @@ def test_wheel_has_every_file_of_the_packages_and_runs(tmp_path):
     files = set()
     for place, packaged in places.items():
         shutil.copytree(ROOT / place, source / place, ignore=shutil.ignore_patterns("__pycache__"))
-        files |= {
-            f"{packaged}/{path.relative_to(source / place).as_posix()}" for path in (source / place).rglob("*.*")
-        }
+        files |= {f"{packaged}/{p.relative_to(source / place).as_posix()}" for p in (source / place).rglob("*.*")}
     wheel = source / run_process("-c", BUILD, cwd=source).stdout.split()[-1]
     with zipfile.ZipFile(wheel) as archive:
         assert {name for name in archive.namelist() if ".dist-info/" not in name} == files

@@ -56,11 +56,5 @@ def find_changes(counts: Counter[str], after: Callable[[str], str], before: Call
 
 def _show(text: str) -> str:
     """Text in which each character can be seen: marks on a circle, others without a glyph by their number."""
-    return " ".join(
-        f"◌{character}"
-        if unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Mc")
-        else character
-        if character.isprintable()
-        else f"U+{ord(character):04X}"
-        for character in text
-    )
+    shown = (character if character.isprintable() else f"U+{ord(character):04X}" for character in text)
+    return " ".join(f"◌{one}" if unicodedata.category(one[0]) in ("Mn", "Mc") else one for one in shown)

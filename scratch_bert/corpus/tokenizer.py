@@ -150,7 +150,7 @@ def add_tokens(tokenizer: PreTrainedTokenizerBase, lines: Iterable[str]) -> PreT
     with tempfile.TemporaryDirectory() as directory:
         tokenizer.save_pretrained(directory)
         Path(directory, "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
-        return cast(PreTrainedTokenizerFast, AutoTokenizer.from_pretrained(directory))
+        return load_tokenizer(directory)
 
 
 def vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:

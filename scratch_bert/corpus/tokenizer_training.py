@@ -64,8 +64,11 @@ def train_tokenizer(
         texts = TextSource.from_texts(list(texts) if isinstance(texts, Iterator) else texts, text_column)
     has_words = tokenizer_type in ("wordpiece", "wordlevel")
     lowercase = has_words if lowercase is None else lowercase
-    if strip_accents is None:
-        strip_accents = lowercase and accents_are_rare(texts)
+    if strip_accents is None:  # by a sample: are accents so rare that they hardly distinguish words?
+        kept, stripped = (
+            normalizers.BertNormalizer(strip_accents=strips, lowercase=True).normalize_str for strips in (False, True)
+        )
+        strip_accents = lowercase and find_changes(count_characters(texts), stripped, before=kept).share <= RARE
     bert: dict[str, Any] = {
         "do_lower_case": lowercase,
         "strip_accents": None if strip_accents == lowercase else strip_accents,
@@ -112,14 +115,6 @@ def train_tokenizer(
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
         **names,
     )
-
-
-def accents_are_rare(texts: TextSource) -> bool:
-    """Whether the text has so few accents that they hardly distinguish words, judged by a sample."""
-    kept, stripped = (
-        normalizers.BertNormalizer(strip_accents=strips, lowercase=True).normalize_str for strips in (False, True)
-    )
-    return find_changes(count_characters(texts), stripped, before=kept).share <= RARE
 
 
 def _unit_tokenizer(tokenizer_type: str, lowercase: bool, strip_accents: bool) -> Tokenizer:
@@ -173,15 +168,11 @@ class _TrainingText:
         return word
 
     def _cut(self, match: re.Match) -> str:
-        words = [
-            word for start in range(0, len(match[0]), MAX_PIECE) for word in self._words(match[0][start:][:MAX_PIECE])
-        ]
+        parts = (match[0][start:][:MAX_PIECE] for start in range(0, len(match[0]), MAX_PIECE))
+        words = [word for part in parts for word, _ in self.split(self.normalize(part))]
         if max(map(len, words), default=0) <= MAX_WORD:
             return match[0]
         return " ".join(word[start : start + MAX_WORD] for word in words for start in range(0, len(word), MAX_WORD))
-
-    def _words(self, text: str) -> list[str]:
-        return [word for word, _ in self.split(self.normalize(text))]
 
 
 def _wordpiece_vocab(words, vocab_size, min_frequency, blank: Tokenizer, special_tokens: list[str]) -> dict[str, int]:

@@ -109,7 +109,8 @@ def pack_sequences(batch: dict[str, torch.Tensor], length: int, pad_token_id: in
 
     For example, sequences of 5, 3 and 2 tokens and a length of 8 give the bins [5, 3] and [2]. Columns (B, S) become
     (bins, `length`); `position_ids`, which restart with each sequence, and `seq_idx`, its number in the bin, are new.
-    `next_sentence_label` (B,) becomes (bins, K), with at most K sequences in a bin and -100 where there are fewer.
+    Columns (B,), such as `next_sentence_label`, become (bins, K): at most K sequences in a bin, -100 where there are
+    fewer.
     Raises `ValueError` for a sequence that is longer than `length`.
     """
     lengths = batch["attention_mask"].sum(1).tolist()
@@ -128,7 +129,8 @@ def pack_sequences(batch: dict[str, torch.Tensor], length: int, pad_token_id: in
     columns = {name: values for name, values in batch.items() if values.dim() == 2}
     columns["position_ids"] = torch.arange(batch["input_ids"].shape[1]).expand_as(batch["input_ids"])
     padding = {"input_ids": pad_token_id, "labels": -100}
-    packed = {name: torch.full((len(bins), length), padding.get(name, 0)) for name in (*columns, "seq_idx")}
+    packed = {name: values.new_full((len(bins), length), padding.get(name, 0)) for name, values in columns.items()}
+    packed["seq_idx"] = torch.zeros_like(packed["input_ids"])
     for number, indices in enumerate(bins):
         start = 0
         for seq_idx, index in enumerate(indices):
@@ -137,7 +139,6 @@ def pack_sequences(batch: dict[str, torch.Tensor], length: int, pad_token_id: in
                 packed[name][span] = values[index, : lengths[index]]
             packed["seq_idx"][span] = seq_idx
             start += lengths[index]
-    if "next_sentence_label" in batch:
-        labels = [batch["next_sentence_label"][indices] for indices in bins]
-        packed["next_sentence_label"] = pad_sequence(labels, batch_first=True, padding_value=-100)  # (bins, K)
+    for name in (name for name, values in batch.items() if values.dim() == 1):  # (B,) to (bins, K)
+        packed[name] = pad_sequence([batch[name][indices] for indices in bins], batch_first=True, padding_value=-100)
     return packed

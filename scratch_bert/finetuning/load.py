@@ -131,13 +131,6 @@ def find_columns(name: str, args: TaskOptions) -> Columns:
     return Columns(lists, glue, cls.file_format)
 
 
-def has_other_labels(trained: dict[int, str], task: Task) -> bool:
-    """Whether a head was trained for other labels than the task's, or for these in another order. One without names
-    (LABEL_0, …) is taken to fit."""
-    named = any(label != f"LABEL_{number}" for number, label in trained.items())
-    return named and "id2label" in task.model_options and trained != task.model_options["id2label"]
-
-
 def load_model(task: Task, args: TaskOptions, config: PreTrainedConfig) -> tuple[PreTrainedModel, list[str]]:
     """The checkpoint's model with the task's head, in fp32, and the names of its weights that are newly initialised:
     none if all are (`random_init`). `config` is the checkpoint's. A BERT is loaded as scratch_bert: the weights are
@@ -168,7 +161,8 @@ def load_model(task: Task, args: TaskOptions, config: PreTrainedConfig) -> tuple
         return task.auto_class.from_config(config, dtype=torch.float32, trust_remote_code=remote), []
     new_heads = ("missing", "of another shape")  # such as those for other labels
     model, new = open_checkpoint(task.auto_class, name, config, new_heads, trust_remote_code=remote)
-    if not new and has_other_labels(trained_labels, task):
+    named = any(label != f"LABEL_{number}" for number, label in trained_labels.items())  # otherwise taken to fit
+    if not new and named and trained_labels != task.model_options.get("id2label", trained_labels):
         logger.warning(
             f"{name} has a head for other labels ({', '.join(trained_labels.values()):.200}): it starts anew"
         )

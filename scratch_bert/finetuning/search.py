@@ -131,7 +131,7 @@ class FinetuningSearch(FinetuningRun):
             changes["head_learning_rate"] = trial.suggest_float("head_learning_rate", *bounds, log=True)
         if self.options.max_minutes is None and self.options.max_steps < 0:
             epochs = self.options.num_train_epochs
-            bounds = max(1, round(epochs / 2)), round(2 * epochs)
+            bounds = max(1, round(epochs / 2)), max(1, round(2 * epochs))
             changes["num_train_epochs"] = trial.suggest_int("num_train_epochs", *bounds)
         dropout = trial.suggest_categorical("dropout", [0.0, 0.1])
         return replace(self.task_args, dropout=dropout), replace(self.options, **changes)
@@ -142,6 +142,7 @@ class FinetuningSearch(FinetuningRun):
         child.__class__ = FinetuningRun
         child.task_args, options = self.settings(trial)
         child.options = replace(options, output_dir=str(directory))
+        child.options.how_to_resume = self.options.how_to_resume  # names the directory of the search
         args = finetuning_arguments(child.options)
         child.output_dir = child.model_dir = directory
         child.seed_runs = [SeedRun(args, find_checkpoint(args))]

@@ -14,7 +14,7 @@ from ..corpus.corpus import TokenizedCorpus
 from ..corpus.encoder import ExampleEncoder
 from ..model.modeling_scratch_bert import ScratchBertForMaskedLM, ScratchBertForPreTraining
 from ..text.formats import WITHOUT_MARKS
-from .predictions import describe_mlm_predictions, nsp_predictions
+from .predictions import mlm_predictions, nsp_predictions
 
 
 class MetricRow(NamedTuple):
@@ -170,7 +170,11 @@ class Objective:
     ) -> str:
         """Predictions for `count` masked words and as many pairs, as text. Sets the model to evaluation mode."""
         model.eval()
-        return describe_mlm_predictions(model, dataset, tokenizer, count)
+        lines = ["MLM: the masked word, then the top-3 predictions"]
+        for context, word, top_k in mlm_predictions(model, dataset, tokenizer, count):
+            shown = ", ".join(f"{token} {probability:.0%}" for token, probability in top_k)
+            lines += [f"  … {context} …", f"      {word:<16} {shown}"]
+        return "\n".join(lines)
 
 
 class PairClassification(Objective):
@@ -235,10 +239,6 @@ class NextSentenceHead(PairClassification):
         lines = [super().describe_predictions(model, dataset, tokenizer, count)]
         lines += [f"{self.name.upper()}: {self.label_0}, yes or no?"]
         for end_of_a, start_of_b, yes, probability in nsp_predictions(model, dataset, tokenizer, count):
-            answer = "yes" if yes else "no"
-            lines += [
-                f"  A: … {end_of_a}",
-                f"  B: {start_of_b} …",
-                f"      {answer:<16} predicted: {probability:.0%} yes",
-            ]
+            lines += [f"  A: … {end_of_a}", f"  B: {start_of_b} …"]
+            lines += [f"      {'yes' if yes else 'no':<16} predicted: {probability:.0%} yes"]
         return "\n".join(lines)

@@ -40,32 +40,17 @@ def mlm_predictions(
     return predictions
 
 
-def describe_mlm_predictions(
-    model: PreTrainedModel, dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int = 4
-) -> str:
-    """`count` masked words with their top-3 predictions, as text for the terminal."""
-    lines = ["MLM: the masked word, then the top-3 predictions"]
-    for context, word, top_k in mlm_predictions(model, dataset, tokenizer, count):
-        shown = ", ".join(f"{token} {probability:.0%}" for token, probability in top_k)
-        lines += [f"  … {context} …", f"      {word:<16} {shown}"]
-    return "\n".join(lines)
-
-
 @torch.no_grad()
 def nsp_predictions(
     model: PreTrainedModel, dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int = 4
 ) -> list[tuple[str, str, bool, float]]:
     """NSP or SOP predictions for `count` drawn examples, half of each label: (end of A, start of B, whether the label
     is 0, predicted probability of 0)."""
-    return [
-        (
-            as_text(tokenizer, a),
-            as_text(tokenizer, b),
-            label,
-            model(**_inputs(model, example)).seq_relationship_logits.float().softmax(-1)[0, 0].item(),
-        )
-        for example, a, b, label in _draw_pairs(dataset, tokenizer, count)
-    ]
+    predictions = []
+    for example, a, b, label in _draw_pairs(dataset, tokenizer, count):
+        logits = model(**_inputs(model, example)).seq_relationship_logits.float()
+        predictions.append((as_text(tokenizer, a), as_text(tokenizer, b), label, logits.softmax(-1)[0, 0].item()))
+    return predictions
 
 
 def examples_to_try(

@@ -23,11 +23,8 @@ class Quotation(NamedTuple):
     def write(self, masked: int | None = None, mask: str = "") -> str:
         """The passage on one line, with `mask` in place of its token number `masked`."""
         (start, _), (_, end) = self.offsets[0], self.offsets[-1]
-        written = self.text[start:end]
-        if masked is not None:
-            first, last = self.offsets[masked]
-            written = self.text[start:first] + mask + self.text[last:end]
-        return " ".join(written.split())
+        first, last = (end, end) if masked is None else self.offsets[masked]
+        return " ".join(f"{self.text[start:first]}{mask}{self.text[last:end]}".split())
 
 
 def find_passages(

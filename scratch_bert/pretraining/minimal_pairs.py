@@ -11,13 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
-from transformers import (
-    BatchEncoding,
-    BertForMaskedLM,
-    BertForPreTraining,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import BatchEncoding, BertModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..logs import progress_bar
 
@@ -137,11 +131,9 @@ def _score_masked_tokens(
     ids, device = arrays["input_ids"], model.device
     rows, positions = np.nonzero(arrays["special_tokens_mask"] == 0)  # (K,), (K,)
     # The plan: a copy for each row and block, and the tokens that it masks. Without `copies`, each token is a block.
-    block = (
-        positions
-        if copies is None
-        else (np.cumsum(arrays["special_tokens_mask"] == 0, axis=1) - 1)[rows, positions] % copies
-    )
+    block = positions
+    if copies is not None:
+        block = (np.cumsum(arrays["special_tokens_mask"] == 0, axis=1) - 1)[rows, positions] % copies
     plan, copy_of = np.unique(np.column_stack([rows, block]), axis=0, return_inverse=True)  # (C, 2), (K,)
     copy_of = copy_of.reshape(-1)  # NumPy 2.0 gives (K, 1)
     masked = ids[plan[:, 0]]  # (C, S)
@@ -191,4 +183,4 @@ def _masked_logits(
 
 
 def _has_bert_head(model: PreTrainedModel) -> bool:
-    return model.config.model_type == "scratch_bert" or isinstance(model, (BertForMaskedLM, BertForPreTraining))
+    return model.config.model_type == "scratch_bert" or isinstance(model.base_model, BertModel)

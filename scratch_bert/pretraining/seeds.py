@@ -36,6 +36,7 @@ def pretrain_seeds(
         if metrics[seed]:
             continue
         options = replace(training, seed=seed, seeds=None, output_dir=str(directory))
+        options.how_to_resume = training.how_to_resume  # names the directory of all seeds
         run = prepare_pretraining(model_args, data_args, options, **texts)
         for other, finished in metrics.items():
             if finished:

@@ -7,7 +7,7 @@ from functools import cached_property
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from zlib import crc32
 
 import datasets
@@ -43,12 +43,6 @@ STREAM_TOKENIZER_PARAGRAPHS = 200_000
 # Continuation tokens in a word: 0.1 to 1 on average where spaces separate words; 0 in Chinese, where each character
 # is a word to the tokenizer, and 5 in Thai.
 FEW_PARTS, MANY_PARTS = 0.02, 3
-
-
-class Seeds(NamedTuple):
-    training: int
-    evaluation: int
-    """Of the held-out text, and of the pairs and masks to evaluate on."""
 
 
 @dataclass(kw_only=True)
@@ -107,7 +101,8 @@ def load_data(
     Raises `ValueError` or `OSError` for text or options that give no examples.
     """
     check_output_dir("cache_dir", Path(args.cache_dir))
-    seeds = Seeds(seed, seed if args.split_seed is None else args.split_seed)
+    # The second is also that of the held-out text.
+    seeds = {"train": seed, "validation": seed if args.split_seed is None else args.split_seed}
     if args.prepared_data:
         if eval_texts is not None:
             raise ValueError("Preprocessed examples have their own validation split: leave out other texts.")
@@ -208,7 +203,7 @@ def sequence_length(args: DataOptions, corpus: TokenizedCorpus) -> int:
 
 
 def _load_text(
-    args: DataOptions, seeds: Seeds, text: TextSource, eval_text: TextSource | None, tokenizer: PreTrainedTokenizerBase
+    args: DataOptions, seeds: dict, text: TextSource, eval_text: TextSource | None, tokenizer: PreTrainedTokenizerBase
 ) -> PretrainingData:
     """Text is encoded once into the cache, which is mapped into memory. A stream is read during training, without a
     copy: its examples by index are those of its first documents."""
@@ -218,7 +213,7 @@ def _load_text(
         eval_corpus = _encode(args, eval_text, tokenizer, evaluates=True)
         held_out = f"other text, {eval_corpus.summary()}"
     elif not args.streaming:
-        corpus, eval_corpus, held_out = _hold_out(corpus, args.validation_share, seeds.evaluation)
+        corpus, eval_corpus, held_out = _hold_out(corpus, args.validation_share, seeds["validation"])
     eval_kind, vocab_size = "validation" if eval_text else args.part_kind, vocabulary_size(tokenizer)
     name = f"{eval_kind} text"
     if eval_corpus:
@@ -233,7 +228,7 @@ def _load_text(
     }
     single = args.single_segment_prob  # in training only
     examples = SentencePairDataset(
-        corpus, **settings, seed=seeds.training, static_pairs=args.static_pairs, single_segment_prob=single
+        corpus, **settings, seed=seeds["train"], static_pairs=args.static_pairs, single_segment_prob=single
     )
     data = PretrainingData(
         tokenizer=tokenizer,
@@ -255,7 +250,7 @@ def _load_text(
     if args.streaming:
         logger.info(f"Training text: a stream, in examples of up to {data.max_seq_length} tokens")
         data.train_dataset = stream_examples(
-            text, args.stream_buffer, **settings, seed=seeds.training, single_segment_prob=single
+            text, args.stream_buffer, **settings, seed=seeds["train"], single_segment_prob=single
         )
         data.description, data.quality = "a stream", ""
         data.train_checksum = _stream_checksum(text.shards, data.train_checksum)
@@ -264,7 +259,7 @@ def _load_text(
         logger.info(f"{kind}: {corpus.summary()} → {examples.summary()}")
     if eval_corpus:
         try:
-            data.eval_dataset = SentencePairDataset(eval_corpus, **settings, seed=seeds.evaluation)
+            data.eval_dataset = SentencePairDataset(eval_corpus, **settings, seed=seeds["validation"])
         except ValueError as error:
             raise ValueError(f"The {name}, {eval_corpus.summary()}, gives no examples. {error}") from None
         logger.info(f"{name.capitalize()}: {eval_corpus.summary()} → {data.eval_dataset.summary()}")
@@ -325,14 +320,13 @@ def _describe_changes(text: TextSource, tokenizer: PreTrainedTokenizerBase, max_
     return described[0].lower() + described[1:]
 
 
-def _load_preprocessed(args: DataOptions, seeds: Seeds, tokenizer: PreTrainedTokenizerBase | None) -> PretrainingData:
+def _load_preprocessed(args: DataOptions, seeds: dict, tokenizer: PreTrainedTokenizerBase | None) -> PretrainingData:
     """Examples written by inspect_data.py or prepare_data.py, mapped into memory or streamed."""
     examples = open_examples(Path(args.prepared_data), tokenizer)  # ty: ignore[invalid-argument-type]: it is set
     files, tokenizer = examples.files["train"], examples.tokenizer
     if args.streaming:  # only the first file is mapped
         examples = examples._replace(files=examples.files | {"train": files[:1]})
-    seed_of = {"train": seeds.training, "validation": seeds.evaluation}
-    splits = {split: examples.mapped(split, seed_of[split], args.cache_dir) for split in examples.files}
+    splits = {split: examples.mapped(split, seeds[split], args.cache_dir) for split in examples.files}
     for split, dataset in splits.items():
         logger.info(f"Preprocessed examples, {split}: {dataset.summary()}")
     first, validation = splits["train"], splits.get("validation")
@@ -359,7 +353,7 @@ def _load_preprocessed(args: DataOptions, seeds: Seeds, tokenizer: PreTrainedTok
     logger.info(f"Training examples: a stream of {len(files):,} files; the examples above are from the first")
     return replace(
         data,
-        train_dataset=examples._replace(files={"train": files}).streamed("train", seeds.training, args.stream_buffer),
+        train_dataset=examples._replace(files={"train": files}).streamed("train", seeds["train"], args.stream_buffer),
         max_seq_length=examples.max_seq_length,
         description="a stream of preprocessed examples",
         train_checksum=_stream_checksum(files, data.train_checksum),

@@ -149,5 +149,5 @@ class TimedTrainer(Trainer):
 
     def _finalize_training(self, trial, num_train_samples, *args, **kwargs) -> TrainOutput:
         if self.clock:
-            num_train_samples = num_train_samples * self.state.global_step // UNKNOWN_STEPS
+            num_train_samples = num_train_samples * self.state.max_steps // UNKNOWN_STEPS
         return super()._finalize_training(trial, num_train_samples, *args, **kwargs)

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer
 from transformers.trainer_utils import TrainOutput
 
 from ..logs import logger
@@ -40,21 +39,11 @@ class DecoratedTrainer(Trainer):
     def train(self, *args, **kwargs) -> TrainOutput:
         for callback in self.callback_handler.callbacks:
             if any(base.__module__.startswith("transformers.integrations") for base in type(callback).__mro__):
-                self._guard(callback)
+                guard = self.decoration(type(callback).__name__)
+                for name in dir(callback):
+                    if name.startswith("on_") and not hasattr(method := getattr(callback, name), "__wrapped__"):
+                        setattr(callback, name, guard(method))
         return super().train(*args, **kwargs)
-
-    def _guard(self, callback: TrainerCallback) -> None:
-        def guarded(method: Callable) -> Callable:
-            @wraps(method)
-            def call(*args, **kwargs):
-                with self.decoration(type(callback).__name__):
-                    return method(*args, **kwargs)
-
-            return call
-
-        for name in dir(callback):
-            if name.startswith("on_") and not hasattr(getattr(callback, name), "__wrapped__"):
-                setattr(callback, name, guarded(getattr(callback, name)))
 
     def name_failures(self) -> None:
         """Log what has failed."""

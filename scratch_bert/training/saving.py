@@ -3,10 +3,8 @@ finite, as a training that has diverged stops before anything of it is logged or
 
 import math
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
-from transformers import Trainer, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
@@ -31,9 +29,6 @@ class DivergenceError(ValueError):
 class SavingTrainer(PushingTrainer, DecoratedTrainer):
     """Trainer whose saves are atomic: the model with the card of `write_card`, checkpoints also with `record`. It
     stops at the first loss, metric or weight that is not finite."""
-
-    write_card: Callable[[Trainer, Path], None] | None = None
-    record: dict = {}
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         self.check_finite(logs)
@@ -116,10 +111,8 @@ class SavingTrainer(PushingTrainer, DecoratedTrainer):
             self._save_scaler(str(directory))
             self._save_rng_state(str(directory))
         if self.args.should_save:
-            callbacks = [*self.callback_handler.callbacks, self.control]
-            exported = TrainerState(
-                stateful_callbacks=[part for part in callbacks if isinstance(part, ExportableState)]
-            )
-            self.state.stateful_callbacks |= exported.stateful_callbacks
+            for part in (*self.callback_handler.callbacks, self.control):
+                if isinstance(part, ExportableState):
+                    self.state.stateful_callbacks[type(part).__name__] = part.state()
             self.state.save_to_json(str(directory / TRAINER_STATE_NAME))
             write_json(directory / RUN_FILE, self.record)

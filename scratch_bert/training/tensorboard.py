@@ -39,6 +39,7 @@ class TensorBoardRunCallback(TensorBoardCallback):
         if self.describe and self.tb_writer is not None:
             indented = "".join(f"    {line}\n" for line in self.describe(model).splitlines())  # verbatim in Markdown
             self.tb_writer.add_text("predictions", indented, state.global_step)
+            self.tb_writer.flush()  # after the training, nothing closes the writer
 
     def _write_graph(self, model: PreTrainedModel) -> None:
         ids = torch.ones((1, model.config.max_position_embeddings), dtype=torch.long, device=model.device)  # (1, S)

@@ -1,9 +1,8 @@
 """What a resume may change; what it must not is tested with checkpoints, in test_saved.py."""
 
 import pytest
-from safetensors.torch import load_file, save_file
 
-from helpers import make_model
+from helpers import edit_weights, make_model
 from scratch_bert.checkpoints.resume import check_same_weights
 from scratch_bert.training.resuming import check_processes
 
@@ -23,8 +22,6 @@ def test_checkpoint_without_all_weights_of_the_model_is_rejected(tmp_path):
     model = make_model()
     model.save_pretrained(tmp_path)
     check_same_weights(model, str(tmp_path))
-    weights = load_file(tmp_path / "model.safetensors")
-    kept = {name: weight for name, weight in weights.items() if "seq_relationship" not in name}
-    save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    edit_weights(tmp_path, lambda weights: {key: weights[key] for key in weights if "seq_relationship" not in key})
     with pytest.raises(ValueError, match="cannot be resumed from: it has no cls.seq_relationship.bias and 1 more"):
         check_same_weights(model, str(tmp_path))

@@ -244,14 +244,7 @@ def test_checkpoints_without_the_optimizers_state_cannot_be_resumed_from(checkpo
 
 
 @pytest.mark.parametrize(
-    ("limit", "best", "kept"),
-    [
-        (None, None, "1 2 3 4"),
-        (2, None, "3 4"),
-        (2, 1, "1 4"),
-        (1, 2, "2 4"),
-        (2, 9, "3 4"),
-    ],
+    ("limit", "best", "kept"), [(None, None, "1 2 3 4"), (2, None, "3 4"), (2, 1, "1 4"), (1, 2, "2 4"), (2, 9, "3 4")]
 )
 def test_surplus_checkpoints_are_removed(limit, best, kept, tmp_path):
     for number in (1, 2, 3, 4):

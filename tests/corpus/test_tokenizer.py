@@ -23,6 +23,7 @@ from scratch_bert.corpus.tokenizer_training import train_tokenizer
 
 
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+CODE = '"Odd", "auto_map": {"AutoTokenizer": ["odd.Odd", "odd.Odd"]}'  # which is not run, without a question
 
 
 def test_tokenizer_training_gives_the_same_vocabulary_again(sentences, tokenizer):
@@ -181,13 +182,7 @@ def test_tokenizer_min_frequency_leaves_out_rare_words():
         pytest.param("tokenizer.json", "}", "", "cannot be read: ", id="damaged"),
         pytest.param("tokenizer_config.json", '"[MASK]"', '"[PAD]"', "has one id for two special tokens", id="one id"),
         pytest.param("tokenizer_config.json", '"[MASK]"', "null", r"has no \[MASK\] token", id="no mask"),
-        pytest.param(
-            "tokenizer_config.json",
-            '"BertTokenizer"',
-            '"Odd", "auto_map": {"AutoTokenizer": ["odd.Odd", "odd.Odd"]}',
-            "cannot be read: .*trust_remote_code",
-            id="code",  # which is not run, without a question
-        ),
+        pytest.param("tokenizer_config.json", '"BertTokenizer"', CODE, "cannot be read: .*remote_code", id="code"),
     ],
 )
 def test_tokenizer_that_is_unfit_is_rejected_in_one_line(name, old, new, message, tmp_path):

@@ -81,8 +81,6 @@ def test_grid_of_heads_is_a_button_for_each_head_with_its_weights():
     assert alpha.shape == (4, 4) and alpha[0, 3] == 180 and alpha[1, 1] == 127 and alpha[1, 0] == 0
 
 
-@pytest.mark.parametrize(
-    ("probability", "text"), [(1, "100%"), (0.1234, "12%"), (0.0994, "9.9%"), (0.0996, "10%"), (0, "0.0%")]
-)
-def test_percents(probability, text):
-    assert drawing.percent(probability) == text
+@pytest.mark.parametrize(("p", "text"), [(1, "100%"), (0.1234, "12%"), (0.0994, "9.9%"), (0.0996, "10%"), (0, "0.0%")])
+def test_percents(p, text):
+    assert drawing.percent(p) == text

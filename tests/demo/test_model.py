@@ -33,10 +33,8 @@ def direct(places):
     """The outputs of a model that is opened with an Auto class, for texts that its tokenizer encodes."""
 
     @cache
-    def opened(name, auto_class, attn_implementation):
-        model = getattr(transformers, auto_class).from_pretrained(
-            places[name], attn_implementation=attn_implementation
-        )
+    def opened(name, auto_class, attention):
+        model = getattr(transformers, auto_class).from_pretrained(places[name], attn_implementation=attention)
         return AutoTokenizer.from_pretrained(places[name]), model
 
     def run(name, auto_class, *texts, attn_implementation=None, **options):

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from urllib.parse import urljoin, urlsplit
 
@@ -313,10 +313,8 @@ def test_compare(open_page, places, expect):
         expect(rows.nth(row).locator("td, th")).to_have_text(cells)
     for row, words in enumerate(zip(*scored, strict=True), 3):
         cells = [text[slice(*words[0][:2])]]
-        for start, end, log_probability, guess in words:
-            cells.append(
-                drawing.percent(math.exp(log_probability)) + (f" {guess}" if guess != text[start:end] else "")
-            )
+        for start, end, score, guess in words:
+            cells.append(drawing.percent(math.exp(score)) + (f" {guess}" if guess != text[start:end] else ""))
         expect(rows.nth(row).locator("td, th")).to_have_text(cells)
 
 
@@ -429,9 +427,7 @@ def test_run_is_played_and_followed(trained, tmp_path, open_page, serve_models, 
     window.close()  # first, as it looks for new snapshots
 
 
-def test_runs_are_shown_and_followed_beside_each_other(
-    trained, tmp_path, open_page, serve_models, expect, monkeypatch
-):
+def test_runs_are_followed_beside_each_other(trained, tmp_path, open_page, serve_models, expect, monkeypatch):
     """A slider for both: they are shown at the same step, the shorter at its last, and when one gets a snapshot, the
     slider stays at its end. A page that is opened later begins with the models of that time."""
     monkeypatch.setattr("scratch_bert_demo.timeline.FOLLOW_SECONDS", 0.5)
@@ -628,15 +624,9 @@ def test_script(trained, tmp_path):
     environment |= {"ALL_PROXY": "socks5://127.0.0.1:9", "HTTPS_PROXY": ":::"}  # Gradio's client takes neither
     environment |= {"GRADIO_ALLOWED_PATHS": "/", "GRADIO_TEMP_DIR": "/", "GRADIO_SERVER_PORT": "none"}
     environment |= {"GRADIO_SERVER_NAME": "0.0.0.0", "GRADIO_ROOT_PATH": "http://elsewhere.org"}
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment,
-        # In a background job, it is ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": environment}
+    heed = partial(signal.signal, signal.SIGINT, signal.default_int_handler)  # in a background job, it is ignored
+    process = subprocess.Popen(command, preexec_fn=heed, **options)
     try:
         output = ""
         while "Serving on" not in output:

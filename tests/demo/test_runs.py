@@ -7,28 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from scratch_bert_demo import runs
 from scratch_bert_demo.model import Model
-from scratch_bert_demo.runs import (
-    EXAMPLES_PER_STEP,
-    EXAMPLES_SEEN,
-    KEPT_MODELS,
-    SECONDS,
-    STEPS,
-    TOKENS_PER_SECOND,
-    TOKENS_PER_STEP,
-    TOKENS_SEEN,
-    Moment,
-    Run,
-    amounts_at,
-    describe_model,
-    open_models,
-    read_curves,
-    read_examples,
-    read_log,
-    read_mask_rates,
-    short_names,
-    step_of,
-)
+from scratch_bert_demo.runs import Moment, Run, amounts_at, describe_model, open_models, read_curves, read_log, step_of
 
 
 TEXT = "the cat sleeps on the sofa ."
@@ -48,20 +29,20 @@ def test_run(trained):
 def test_how_far_a_run_has_come_is_in_its_log():
     """Snapshots lie between the entries of the log, and beyond the last. After a resume, batches are larger."""
     log = [
-        {"step": 50, EXAMPLES_PER_STEP: 2, TOKENS_PER_STEP: 100, TOKENS_PER_SECOND: 1000},
+        {"step": 50, runs.EXAMPLES_PER_STEP: 2, runs.TOKENS_PER_STEP: 100, runs.TOKENS_PER_SECOND: 1000},
         {"step": 100, "eval_loss": 1.0},
-        {"step": 150, EXAMPLES_PER_STEP: 2, TOKENS_PER_STEP: 150, TOKENS_PER_SECOND: 500},
-        {"step": 200, EXAMPLES_PER_STEP: 4, TOKENS_PER_STEP: 200, TOKENS_PER_SECOND: 250},
+        {"step": 150, runs.EXAMPLES_PER_STEP: 2, runs.TOKENS_PER_STEP: 150, runs.TOKENS_PER_SECOND: 500},
+        {"step": 200, runs.EXAMPLES_PER_STEP: 4, runs.TOKENS_PER_STEP: 200, runs.TOKENS_PER_SECOND: 250},
     ]
     assert amounts_at([0, 1, 25, 100, 200, 220], log) == {
-        STEPS: [0, 1, 25, 100, 200, 220],
-        EXAMPLES_SEEN: [0, 2, 50, 200, 500, 580],
-        TOKENS_SEEN: [0, 100, 2_500, 5_000 + 7_500, 5_000 + 15_000 + 10_000, 34_000],
-        SECONDS: [0, 0.1, 2.5, 5 + 15, 5 + 30 + 40, 91],
+        runs.STEPS: [0, 1, 25, 100, 200, 220],
+        runs.EXAMPLES_SEEN: [0, 2, 50, 200, 500, 580],
+        runs.TOKENS_SEEN: [0, 100, 2_500, 5_000 + 7_500, 5_000 + 15_000 + 10_000, 34_000],
+        runs.SECONDS: [0, 0.1, 2.5, 5 + 15, 5 + 30 + 40, 91],
     }
-    old = [{"step": 50, TOKENS_PER_SECOND: 1000}]
-    assert amounts_at([0, 100], old) == {STEPS: [0, 100]} | dict.fromkeys(
-        (EXAMPLES_SEEN, TOKENS_SEEN, SECONDS), [0, 0]
+    old = [{"step": 50, runs.TOKENS_PER_SECOND: 1000}]
+    assert amounts_at([0, 100], old) == {runs.STEPS: [0, 100]} | dict.fromkeys(
+        (runs.EXAMPLES_SEEN, runs.TOKENS_SEEN, runs.SECONDS), [0, 0]
     )
 
 
@@ -80,7 +61,7 @@ def test_run_keeps_few_checkpoints_open_and_says_which_is_gone(trained, tmp_path
     run = Run(str(tmp_path / "run"))
     for place in run.saved:
         run.open(place)
-    assert run._open.cache_info().currsize == KEPT_MODELS
+    assert run._open.cache_info().currsize == runs.KEPT_MODELS
     shutil.rmtree(tmp_path / "run/checkpoint-200")
     with pytest.raises(ValueError, match="The model of .*run, step 200 has been deleted"):
         run.open(run.saved[1])
@@ -108,9 +89,9 @@ def test_run_that_begins_again_in_the_same_place_shows_its_own_models(trained, t
 
 
 def test_open_models(trained, bert, tmp_path):
-    models, runs = open_models([str(trained), str(bert), str(trained)])
+    models, found = open_models([str(trained), str(bert), str(trained)])
     assert [model.name for model in models] == [str(trained), str(bert)]
-    assert [run.name for run in runs] == [str(trained)]
+    assert [run.name for run in found] == [str(trained)]
     shutil.copytree(trained, tmp_path / "unfinished", ignore=shutil.ignore_patterns("config.json"))
     for checkpoint in (tmp_path / "unfinished").glob("checkpoint-*"):
         shutil.copy(trained / "config.json", checkpoint)
@@ -128,19 +109,16 @@ def test_open_models(trained, bert, tmp_path):
     ("record", "text"),
     [
         ('{"options": {"mlm_probability": 0.3}}', "Masked: 30%; validation: 15%"),
-        (
-            '{"options": {"mlm_probability": 0.3, "final_mlm_probability": 0.15}}',
-            "Masked: 30%, then 15%; validation: 15%",
-        ),
+        ('{"options":{"mlm_probability":0.3,"final_mlm_probability":0.15}}', "Masked: 30%, then 15%; validation: 15%"),
         ('{"options": {}}', ""),
         ('{"options": [1]}', ""),
         ("broken", ""),
     ],
 )
 def test_mask_rates_of_a_pretraining_run(record, text, tmp_path):
-    assert read_mask_rates(tmp_path) == ""
+    assert runs.read_mask_rates(tmp_path) == ""
     (tmp_path / "run.json").write_text(record)
-    assert read_mask_rates(tmp_path) == text
+    assert runs.read_mask_rates(tmp_path) == text
 
 
 def test_curves_are_those_of_all_losses_of_the_log(tmp_path):
@@ -172,14 +150,14 @@ def test_curves_are_those_of_all_losses_of_the_log(tmp_path):
     ],
 )
 def test_names_are_as_short_as_they_can_be(names, short):
-    assert short_names(names) == short
+    assert runs.short_names(names) == short
 
 
 @pytest.mark.parametrize("content", ["", '{"texts": ["[MASK]"], "answers": [1], "pairs": []}'])
 def test_examples_that_no_run_has_written_are_none(content, tmp_path):
     (tmp_path / "snapshots").mkdir()
     (tmp_path / "snapshots/examples.json").write_text(content)
-    assert read_examples(tmp_path) == ([], [])
+    assert runs.read_examples(tmp_path) == ([], [])
 
 
 def test_description_has_size_text_time_and_results(trained, bert, tmp_path):

@@ -10,12 +10,8 @@ from helpers import ROOT, run_script
 
 
 PAGE = (ROOT / "docs/mistakes.md").read_text(encoding="utf-8")
-TESTS = {
-    mistake: (file, name)
-    for mistake, name, file in re.findall(
-        r"`python benchmarks/mistakes.py (\w+)` · test: \[`(\w+)`\]\(\.\./(tests/[\w/.]+)\)", PAGE
-    )
-}
+NAMED = r"`python benchmarks/mistakes.py (\w+)` · test: \[`(\w+)`\]\(\.\./(tests/[\w/.]+)\)"
+TESTS = {mistake: (file, name) for mistake, name, file in re.findall(NAMED, PAGE)}
 MISTAKES = runpy.run_path(str(ROOT / "benchmarks/mistakes.py"))["MISTAKES"]
 
 

@@ -21,9 +21,7 @@ def words_and_numbers(text: str) -> tuple[list[str], list[float]]:
     return re.sub(fraction, "#", text).split(), [float(number) for number in re.findall(fraction, text)]
 
 
-same_weights = pytest.mark.skipif(
-    torch.__version__ < (2, 13), reason="older versions of PyTorch draw other initial weights"
-)
+same_weights = pytest.mark.skipif(torch.__version__ < (2, 13), reason="older PyTorch draws other initial weights")
 
 
 @same_weights

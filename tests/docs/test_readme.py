@@ -1,6 +1,5 @@
 """README.md is short and fits a terminal; its snippet, and the commands of README and docs/commands.md, run as they stand."""
 
-import json
 import re
 import shlex
 import shutil
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers import ROOT, make_bert, run_script
+from helpers import ROOT, make_bert, run_script, write_glue
 
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -52,12 +51,8 @@ def directory(text_file, tokenizer, tmp_path, monkeypatch):
     for name in ("text/a.txt", "more.txt", "text.txt"):
         shutil.copy(text_file, tmp_path / name)
     make_bert("ForMaskedLM", tmp_path / "google-bert/bert-base-uncased", tokenizer, max_position_embeddings=128)
-    sst2 = tmp_path / "nyu-mll/glue"
-    sst2.mkdir(parents=True)
-    (sst2 / "README.md").write_text("---\nconfigs: [{config_name: sst2, data_files: '*.jsonl'}]\n---\n")
-    rows = [json.dumps({"sentence": f"a {('bad', 'good')[n % 2]} film", "label": n % 2, "idx": n}) for n in range(32)]
-    for split in ("train", "validation"):
-        (sst2 / f"{split}.jsonl").write_text("\n".join(rows))
+    texts = {"sentence": [f"a {('bad', 'good')[n % 2]} film" for n in range(32)], "idx": range(32)}
+    write_glue("sst2", ["negative", "positive"], texts, dict.fromkeys(("train", "validation"), [0, 1] * 16))
     return tmp_path
 
 

@@ -3,6 +3,7 @@ import pytest
 import torch
 from transformers import DataCollatorForLanguageModeling
 
+from helpers import as_lists
 from scratch_bert.examples.collator import PretrainingCollator
 
 
@@ -48,8 +49,7 @@ def test_mlm_masks_follow_from_the_examples(pairs, tokenizer):
     first = PretrainingCollator(tokenizer)(examples)
     torch.rand(3)  # the global generator has no part in it
     second = PretrainingCollator(tokenizer)(examples)
-    for name, tensor in first.items():
-        assert torch.equal(tensor, second[name]), name
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
     # The same text in another epoch is masked in another way.
     for example in examples:
         example["mask_seed"] += 1
@@ -58,7 +58,7 @@ def test_mlm_masks_follow_from_the_examples(pairs, tokenizer):
     assert not torch.equal(other["labels"][:, :90], first["labels"][1:, :90])
 
 
-def masked_batches(collator, pairs, batch_size=32):
+def batches_of(collator, pairs, batch_size=32):
     for start in range(0, len(pairs), batch_size):
         batch = collator([pairs[i] for i in range(start, min(start + batch_size, len(pairs)))])
         chosen = batch["labels"] != -100
@@ -71,7 +71,7 @@ def test_whole_word_masking_treats_the_tokens_of_a_word_alike(pairs, tokenizer):
     tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     counts = dict.fromkeys(("maskable", "chosen", "mask", "kept", "random"), 0)
     words = 0
-    for original, chosen, inputs in masked_batches(collator, pairs):
+    for original, chosen, inputs in batches_of(collator, pairs):
         for ids, flags, seen in zip(original.tolist(), chosen.tolist(), inputs.tolist(), strict=True):
             word = []
             for position, token in enumerate(ids):
@@ -104,9 +104,7 @@ def test_whole_word_masking_treats_the_tokens_of_a_word_alike(pairs, tokenizer):
 def test_max_predictions_per_seq_are_not_exceeded(pairs, tokenizer, whole_word_mask):
     collator = PretrainingCollator(tokenizer, whole_word_mask=whole_word_mask, max_predictions_per_seq=12)
     free = PretrainingCollator(tokenizer, whole_word_mask=whole_word_mask)
-    for (_, capped, _), (_, chosen, _) in zip(
-        masked_batches(collator, pairs), masked_batches(free, pairs), strict=True
-    ):
+    for (_, capped, _), (_, chosen, _) in zip(batches_of(collator, pairs), batches_of(free, pairs), strict=True):
         assert capped.sum(1).max() <= 12
         assert (capped & ~chosen).sum() == 0
         within = chosen.sum(1) <= 12
@@ -119,10 +117,7 @@ def test_max_predictions_per_seq_are_not_exceeded(pairs, tokenizer, whole_word_m
 def test_collator_pads_as_the_stock_one(pairs, tokenizer):
     examples = [pairs[i] for i in range(16)]
     ours = PretrainingCollator(tokenizer, pad_to_multiple_of=8)(examples)
-    lists = [
-        {name: np.asarray(value).tolist() for name, value in example.items() if name != "mask_seed"}
-        for example in examples
-    ]
+    lists = as_lists({name: one[name] for name in one if name != "mask_seed"} for one in examples)
     stock = DataCollatorForLanguageModeling(tokenizer, pad_to_multiple_of=8)(lists)
     assert set(ours) == set(stock)
     for name in ("token_type_ids", "attention_mask", "next_sentence_label"):

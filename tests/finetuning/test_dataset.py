@@ -41,10 +41,7 @@ def test_files_make_splits_with_the_origin_of_each_example(tmp_path):
 
 
 def test_files_of_one_split_may_have_types_of_several_widths(tmp_path):
-    texts = {
-        "text": pyarrow.array(["a", "b"], pyarrow.large_string()),
-        "label": pyarrow.array([0, 1], pyarrow.int32()),
-    }
+    texts = {"text": pyarrow.array(["a", "b"], "large_string"), "label": pyarrow.array([0, 1], "int32")}
     pyarrow.parquet.write_table(pyarrow.table(texts), tmp_path / "a.parquet")
     Dataset.from_dict({"text": ["c"], "label": [2]}).to_parquet(tmp_path / "b.parquet")
     train = load_splits(PLAIN, {"train": [str(tmp_path)]})["train"]

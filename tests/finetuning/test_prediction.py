@@ -49,9 +49,7 @@ def make_model(tokenizer, tmp_path):
 
 def test_labels_that_are_integers_are_predicted_as_integers(make_model):
     found = predict(make_model("SequenceClassification", id2label={0: "-1", 1: "0", 2: "10"}), TEXTS)
-    assert (
-        set(found["prediction"]) <= {-1, 0, 10} and found["prediction"].dtype == "int64" and "probability_-1" in found
-    )
+    assert {*found["prediction"]} <= {-1, 0, 10} and found["prediction"].dtype == "int64" and "probability_-1" in found
 
 
 @pytest.mark.parametrize("problem_type", ["single_label_classification", "multi_label_classification"])
@@ -107,13 +105,8 @@ def test_cells_with_a_carriage_return_stay_one(suffix, make_model, tmp_path):
 
 def test_standard_output_is_utf_8(make_model, tmp_path):
     (tmp_path / "x.csv").write_text("text\ncafé 中文\n", encoding="utf-8")
-    command = [
-        SCRIPTS / "predict.py",
-        make_model("SequenceClassification", num_labels=2),
-        "--file",
-        tmp_path / "x.csv",
-    ]
-    command += ["--output_file", "-", "--format", "csv"]
+    model = make_model("SequenceClassification", num_labels=2)
+    command = [SCRIPTS / "predict.py", model, "--file", tmp_path / "x.csv", "--output_file", "-", "--format", "csv"]
     environment = os.environ | {"PYTHONIOENCODING": "cp1252"}
     found = subprocess.run([sys.executable, *map(str, command)], env=environment, capture_output=True, check=True)
     assert "café 中文" in found.stdout.decode("utf-8")
@@ -150,19 +143,10 @@ TASKS = {
     "regression": ("sequence-classification", {"text": TEXTS * 4, "label": [0.5, 1.5, 2.5, -1.0, 0.1] * 4}),
     "multi-label": ("sequence-classification", {"text": TEXTS * 4, "label": [["a"], ["a", "b"], [], ["b"], []] * 4}),
     "words": ("token-classification", {"tokens": WORDS, "ner_tags": [["O"] + ["B-X"] * (len(one) - 1) for one in WORDS]}),
-    "questions": (
-        "question-answering",
-        {
-            "id": [f"q{number}" for number in range(12)],
-            "context": [CONTEXT[10 * number :] for number in range(12)],
-            "question": ["What is it?", "Which module?"] * 6,
-            "answers": [{"text": [CONTEXT[10 * n :][40:46]], "answer_start": [40]} for n in range(12)],
-        },
-    ),
-    "choices": (
-        "multiple-choice",
-        {"text": TEXTS * 4, "choices": [["a class", "an object", "name " * n] for n in range(20)], "label": [0, 1, 2, 0] * 5},
-    ),
+    "questions": ("question-answering", {"id": [f"q{n}" for n in range(12)], "context": [CONTEXT[10 * n :] for n in range(12)],
+                                         "question": ["What is it?", "Which module?"] * 6,
+                                         "answers": [{"text": [CONTEXT[10 * n :][40:46]], "answer_start": [40]} for n in range(12)]}),
+    "choices": ("multiple-choice", {"text": TEXTS * 4, "choices": [["a class", "an object", "name " * n] for n in range(20)], "label": [0, 1, 2, 0] * 5}),
 }  # fmt: skip
 
 
@@ -228,21 +212,14 @@ def test_columns_and_types_survive(make_model, tmp_path):
     for source, target in [("rows.parquet", "out.parquet"), ("rows.csv", "out.csv"), ("rows.csv", "out.jsonl")]:
         predict_file(model, str(tmp_path / source), str(tmp_path / target))
     found = pyarrow.parquet.read_table(tmp_path / "out.parquet")
-    assert found.column_names == [
-        *table.column_names,
-        "prediction",
-        "probability",
-        "probability_bad",
-        "probability_good",
-    ]
+    columns = ["prediction", "probability", "probability_bad", "probability_good"]
+    assert found.column_names == [*table.column_names, *columns]
     assert found.select(table.column_names) == table
     rows = read_jsonl(tmp_path / "out.jsonl")
     assert [(row["id"], row["note"]) for row in rows] == [("007", "1\r\n,2"), ("NA", "1.0")]
     again = pandas.read_csv(tmp_path / "out.csv", dtype={"id": str}, keep_default_na=False)
     assert [*again["id"]] == ["007", "NA"] and [*again["probability"]] == [row["probability"] for row in rows]
-    frame = pandas.DataFrame(
-        {"text": TEXTS, "id": range(5)}, index=list("abacc")
-    )  # as of two frames, one below another
+    frame = pandas.DataFrame({"text": TEXTS, "id": range(5)}, index=list("abacc"))  # as of two frames, concatenated
     assert predict(model, frame)[["text", "id"]].equals(frame)
 
 

@@ -7,9 +7,6 @@ from scratch_bert.finetuning.readers import read_conll, read_squad
 from scratch_bert.text.tables import read_table
 
 
-TEXTS, LABELS = ["007", 'say "hi"', "a, b", "NA"], ["1", "0", "1", "0"]
-
-
 def test_table_with_gaps_and_with_a_trailing_comma(tmp_path):
     lines = [f"{i},x,y" for i in range(12_000)] + [",x,y"] * 12_000  # an integer first, nothing later
     (tmp_path / "a.csv").write_text("\n".join(["score,text,label", *lines]) + "\n")

@@ -27,14 +27,8 @@ from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
 
 
 WORDS = ["class", "function", "module", "value", "name"]
-FAST = {
-    "learning_rate": 3e-3,
-    "head_learning_rate": 3e-3,
-    "per_device_train_batch_size": 16,
-    "disable_tqdm": True,
-    "bf16": False,
-    "logging_strategy": "no",  # and so no curves to draw
-}
+FAST = {"learning_rate": 3e-3, "head_learning_rate": 3e-3, "per_device_train_batch_size": 16, "disable_tqdm": True}
+FAST |= {"bf16": False, "logging_strategy": "no"}  # and so no curves to draw
 WITHOUT_CHECKPOINTS = {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
 
 
@@ -144,9 +138,7 @@ def test_one_label_or_none(run, tmp_path):
     run(train_file=tmp_path / "a.jsonl", max_steps=1, **WITHOUT_CHECKPOINTS)
     report = json.loads((tmp_path / "run/class_report.json").read_text())["validation"]["classes"]
     lines = read_jsonl(tmp_path / "run/validation_predictions.jsonl")
-    found, right = (
-        sum(bool(line["prediction"]) for line in part) for part in (lines, [x for x in lines if x["label"]])
-    )
+    found, right = (sum(bool(x["prediction"]) for x in part) for part in (lines, [x for x in lines if x["label"]]))
     assert [*report] == ["a"] and report["a"]["examples"] == sum(bool(line["label"]) for line in lines)
     assert report["a"]["precision"] == pytest.approx(right / max(found, 1))
 
@@ -156,9 +148,7 @@ def test_pipeline_finds_the_entities_that_the_evaluation_counts(run, tmp_path):
     tags = {"unbelievably": "B-X", "modules": "E-X", "objectively": "S-X", "the": "O", "understandable": "O"}
     rng, phrases = random.Random(0), ["unbelievably modules", "objectively", "the", "understandable"]
     sentences = [" ".join(rng.choices(phrases, k=5)).split() for _ in range(150)]
-    (tmp_path / "train.conll").write_text(
-        "\n\n".join("\n".join(f"{w} {tags[w]}" for w in words) for words in sentences)
-    )
+    (tmp_path / "train.conll").write_text("\n\n".join("\n".join(f"{w} {tags[w]}" for w in one) for one in sentences))
     options = {"train_file": tmp_path / "train.conll", "num_train_epochs": 2, **WITHOUT_CHECKPOINTS}
     metrics = run(task="token-classification", **options)
     tag = pipeline("token-classification", model=str(tmp_path / "run"), aggregation_strategy="first")
@@ -227,9 +217,7 @@ def test_glue_task_finds_its_dataset_on_the_hub(run, tmp_path, monkeypatch):
 def test_bert_and_its_conversion_give_the_same(tokenizer, files, tmp_path, run):
     make_bert("ForMaskedLM", tmp_path / "bert", tokenizer).half().save_pretrained(tmp_path / "bert")
     convert_checkpoint(str(tmp_path / "bert"), tmp_path / "converted", "scratch_bert")
-    metrics = [
-        run(f"run-{name}", model=tmp_path / name, num_train_epochs=1, **files) for name in ("bert", "converted")
-    ]
+    metrics = [run(f"run-{n}", model=tmp_path / n, num_train_epochs=1, **files) for n in ("bert", "converted")]
     for name in ("eval_loss", "eval_accuracy", "eval_f1"):
         assert metrics[0][name] == metrics[1][name]
     assert json.loads((tmp_path / "run-bert/config.json").read_text())["model_type"] == "scratch_bert"
@@ -303,12 +291,8 @@ def test_early_stopping_keeps_the_best_checkpoint_and_resumes_its_count(run, fil
 
 def test_best_checkpoint_is_evaluated_once(run, files, tmp_path, monkeypatch):
     """Predictions and scores are those of its evaluation in the training."""
-    passes, evaluation_loop = [], FinetuningTrainer.evaluation_loop
-    monkeypatch.setattr(
-        FinetuningTrainer,
-        "evaluation_loop",
-        lambda *args, **kwargs: passes.append(1) or evaluation_loop(*args, **kwargs),
-    )
+    passes, loop = [], FinetuningTrainer.evaluation_loop
+    monkeypatch.setattr(FinetuningTrainer, "evaluation_loop", lambda *a, **k: passes.append(1) or loop(*a, **k))
     monkeypatch.setitem(GREATER_IS_BETTER, "loss", True)  # so that the worst one is kept
     metrics = run(**files, metric_for_best_model="loss", test_file=files["validation_file"])
     assert len(passes) == 3 + 1  # three epochs, and the test split, whose examples are the same
@@ -453,8 +437,5 @@ def test_runs_of_several_seeds_hold_out_the_same_examples(prepare, files, monkey
     other.train()
     with pytest.raises(ValueError, match="a different train split"):
         held_out("one", seed=3, resume_from_checkpoint="auto")
-    record = "scratch_bert.checkpoints.resume.read_record"
-    monkeypatch.setattr(record, lambda checkpoint: {"seed": 3})  # of an earlier version
-    assert held_out("one", seed=3, resume_from_checkpoint="auto")[1] == origins
-    monkeypatch.setattr(record, lambda checkpoint: {})  # lost
+    monkeypatch.setattr("scratch_bert.checkpoints.resume.read_record", lambda checkpoint: {})  # lost
     assert held_out("four", seed=3, split_seed=5, resume_from_checkpoint="auto")[1] == other_origins

@@ -34,14 +34,10 @@ def directory(saved, tmp_path):
 @pytest.fixture
 def embedder(directory):
     """A model's directory as `SentenceTransformer.save_pretrained` writes it."""
+    types = {"": "base.modules.transformer.Transformer", "1_Pooling": "sentence_transformer.modules.pooling.Pooling"}
     modules = [
-        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},
-        {
-            "idx": 1,
-            "name": "1",
-            "path": "1_Pooling",
-            "type": "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
-        },
+        {"idx": number, "name": f"{number}", "path": path, "type": f"sentence_transformers.{name}"}
+        for number, (path, name) in enumerate(types.items())
     ]
     (directory / "modules.json").write_text(json.dumps(modules))
     (directory / "1_Pooling").mkdir()

@@ -71,10 +71,8 @@ def test_model_card_shows_held_out_text(run):
     masked = ast.literal_eval(re.search(r"^fill_mask\((.*)\)  # the top-5", card, re.MULTILINE)[1])
     pair = ast.literal_eval(re.search(r"^inputs = tokenizer\((.*), return_tensors", card, re.MULTILINE)[1])
     examples = json.loads((run / "snapshots/examples.json").read_text())
-    sentences = [
-        text.replace("[MASK]", word) for text, word in zip(examples["texts"], examples["answers"], strict=True)
-    ]
-    assert masked in examples["texts"] and pair[0] != pair[1] and {*pair} <= {*sentences}
+    whole = [text.replace("[MASK]", word) for text, word in zip(examples["texts"], examples["answers"], strict=True)]
+    assert masked in examples["texts"] and pair[0] != pair[1] and {*pair} <= {*whole}
 
 
 def test_model_card_of_a_checkpoint(run, hub):
@@ -106,9 +104,7 @@ def test_model_card_of_a_conversion(head, tokenizer, hub, tmp_path):
     (tmp_path / "bert/README.md").write_text("---\nlicense: [broken\n---\n# A BERT\n\nOf mine.\n")
     convert_checkpoint(tmp_path / "bert", tmp_path / "other")
     assert_valid(tmp_path / "other/README.md", hub)
-    (tmp_path / "bert/README.md").write_text(
-        "---\nlicense: mit\nlanguage: de\ntags: [mine]\n---\n# A BERT\n\nOf mine.\n"
-    )
+    (tmp_path / "bert/README.md").write_text("---\nlicense: mit\nlanguage: de\ntags: [mine]\n---\n# B\n\nOf mine.\n")
     assert convert_checkpoint(tmp_path / "bert", tmp_path / "converted").model_class == f"ScratchBert{head}"
     assert_valid(tmp_path / "converted/README.md", hub)
     data = ModelCard.load(tmp_path / "converted/README.md").data

@@ -73,10 +73,8 @@ DAMAGED = {
         lambda d: edit_config(d, auto_map={**AUTO_MAP, "AutoTokenizer": ["tokens.Tokens", None]}),
         "tokens.py",
     ),
-    "renamed class": (
-        lambda d: edit_config(
-            d, auto_map=AUTO_MAP | {"AutoModel": "modeling_scratch_bert.BERT"}
-        ),  # a word in its docstring
+    "word in a docstring": (
+        lambda d: edit_config(d, auto_map=AUTO_MAP | {"AutoModel": "modeling_scratch_bert.BERT"}),
         "modeling_scratch_bert.py has no BERT, which auto_map names",
     ),
     "syntax": (

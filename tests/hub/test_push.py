@@ -44,9 +44,7 @@ OPEN_ALL = """
 """
 
 
-def open_revisions(
-    hub: LocalHub, repo_id: str, *revisions: str, home: Path, before: str = "", after: str = ""
-) -> list[dict]:
+def open_revisions(hub: LocalHub, repo_id: str, *revisions: str, home: Path, before="", after="") -> list[dict]:
     """The weights of these revisions, opened by a fresh process that runs more code `before` and `after`."""
     home.mkdir(exist_ok=True)
     code = "\n".join(textwrap.dedent(part) for part in (OPEN, before, OPEN_ALL, after))
@@ -151,11 +149,9 @@ def test_push_opens_at_every_revision(directory, hub, tmp_path):
             assert hasattr(sys.modules[type(model).__module__], "NEW") == new, pins
     """
     revisions = ["v1", "refs/pr/1", "trial", "v2", "main"]
-    first, *others = open_revisions(
-        hub, "tester/model", *revisions, home=tmp_path / "home", before=before, after=after
-    )
+    first, *rest = open_revisions(hub, "tester/model", *revisions, home=tmp_path / "home", before=before, after=after)
     assert_weights(first, old / "model.safetensors")
-    for weights in others:
+    for weights in rest:
         assert all(weights[name].equal(tensor) for name, tensor in new.items())
 
 
@@ -262,10 +258,8 @@ def test_push_in_training_opens_at_every_commit(strategy, hub, run_options, tmp_
     assert hub.messages("tester/model") == ["initial commit", *in_training, "Model save"]
     assert not list(output_dir.glob(".push-*"))
     folders = {path.split("/")[0] for path in hub.files("tester/model") if "/" in path}
-    assert folders == {
-        "checkpoint": {"last-checkpoint"},
-        "all_checkpoints": {f"checkpoint-{step}" for step in steps},
-    }.get(strategy, set())
+    named = {"checkpoint": {"last-checkpoint"}, "all_checkpoints": {f"checkpoint-{step}" for step in steps}}
+    assert folders == named.get(strategy, set())
     assert {Path(path).name for path in hub.files("tester/model")} == REPOSITORY_FILES | {"curves.png"}
     assert_nothing_private(hub, "marigold", str(tmp_path))
 
@@ -303,9 +297,7 @@ def test_push_in_training_opens_at_every_commit(strategy, hub, run_options, tmp_
 def test_push_failures_do_not_stop_training(hub, run_options, tmp_path, monkeypatch, caplog):
     hub.faults = [Fault("POST", "/commit/", 500, times=4)]  # three pushes in training, and the last
     with pytest.raises(SystemExit) as stopped:
-        run_script(
-            monkeypatch, "pretrain.py", *run_options, "--output_dir", tmp_path / "run", "--hub_revision", "trial"
-        )
+        run_script(monkeypatch, "pretrain.py", *run_options, "--output_dir", tmp_path / "run", "--hub_revision=trial")
     assert caplog.text.count("failed, training continues") == 3
     assert hub.messages("tester/model", "trial") == ["initial commit"]
     (advice,) = re.findall(r"then run: \S*python \S+push_to_hub\.py (.+)", str(stopped.value))

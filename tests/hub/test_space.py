@@ -36,13 +36,11 @@ def test_space_shows_the_commit_that_was_pushed(push, directory, hub):
     app = hub.read("spaces/me/my-demo", "app.py").decode()
     constants = {node.value for node in ast.walk(ast.parse(app)) if isinstance(node, ast.Constant)}
     assert {"me/my-bert", commit} <= constants
-    requirements = dict(
-        line.split("==") for line in hub.read("spaces/me/my-demo", "requirements.txt").decode().splitlines()
-    )
-    assert requirements["transformers"] == importlib.metadata.version("transformers")
-    assert requirements["torch"] == importlib.metadata.version("torch").split("+")[0]
+    needed = dict(line.split("==") for line in hub.read("spaces/me/my-demo", "requirements.txt").decode().splitlines())
+    assert needed["transformers"] == importlib.metadata.version("transformers")
+    assert needed["torch"] == importlib.metadata.version("torch").split("+")[0]
     metadata = ModelCard(hub.read("spaces/me/my-demo", "README.md").decode()).data
-    assert metadata["sdk"] == "gradio" and metadata["sdk_version"] == requirements["gradio"]
+    assert metadata["sdk"] == "gradio" and metadata["sdk_version"] == needed["gradio"]
     assert metadata["python_version"] == f"{sys.version_info.major}.{sys.version_info.minor}"
     assert metadata["app_file"] == "app.py" and metadata["models"] == ["me/my-bert"]
     card = hub.read("me/my-bert", "README.md").decode()

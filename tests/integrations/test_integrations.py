@@ -274,14 +274,10 @@ close(states[0][mask], found[1][mask])
 
 
 def test_torch_compile_snippet(models, tmp_path):
-    run_snippets(
-        *SNIPPETS["torch.compile"],
-        "close(logits, model(**inputs).logits.detach())",
-        models=models,
-        home=tmp_path,
-        TORCHINDUCTOR_CACHE_DIR=str(tmp_path),
-        TORCHINDUCTOR_COMPILE_THREADS="1",  # else each compiling process imports torch
-    )
+    environment = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    environment |= {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # else each compiling process imports torch
+    parts = *SNIPPETS["torch.compile"], "close(logits, model(**inputs).logits.detach())"
+    run_snippets(*parts, models=models, home=tmp_path, **environment)
 
 
 def test_onnx_and_int8_snippets(models, tmp_path):

@@ -54,12 +54,10 @@ def features(states, embeddings, tokens, types, pooling):
 
 
 @pytest.mark.parametrize("unpad", [True, False])
-@pytest.mark.parametrize(
-    "arguments", [{}, {"first_id": 1}, {"padded_left": True}, {"first_id": 1, "padded_left": True}]
-)
+@pytest.mark.parametrize("options", [{}, {"first_id": 1}, {"padded_left": True}, {"first_id": 1, "padded_left": True}])
 @pytest.mark.parametrize("pooling", ["mean", "pairs"])
-def test_logits_are_those_of_a_loop(pooling, arguments, unpad):
-    model, inputs = classifier(pooling, type_vocab_size=3, unpad_inputs=unpad), two_segments(**arguments)
+def test_logits_are_those_of_a_loop(pooling, options, unpad):
+    model, inputs = classifier(pooling, type_vocab_size=3, unpad_inputs=unpad), two_segments(**options)
     with torch.no_grad():
         logits = model(**inputs).logits
         states = model.bert(**inputs).last_hidden_state

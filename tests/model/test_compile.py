@@ -28,9 +28,7 @@ def test_compile_gives_the_loss_and_gradients_of_eager_execution():
         assert_same_gradients(model, plain)
 
 
-@pytest.mark.skipif(
-    torch.__version__ < (2, 13), reason="PyTorch 2.11 takes torch.compile for an export: all logits are computed"
-)
+@pytest.mark.skipif(torch.__version__ < (2, 13), reason="PyTorch 2.11 takes it for an export: it computes all logits")
 @pytest.mark.parametrize(
     ("auto_class", "architecture"),
     [("AutoModelForPreTraining", {}), ("AutoModelForPreTraining", MODERN), ("AutoModelForMaskedLM", {})],

@@ -23,13 +23,8 @@ pytestmark = pytest.mark.gpu
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Heads of 64, as flash attention takes them.
-SIZES = {
-    "vocab_size": 1000,
-    "hidden_size": 128,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 2,
-    "intermediate_size": 512,
-}
+SIZES = {"vocab_size": 1000, "hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 2}
+SIZES |= {"intermediate_size": 512}
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -129,9 +124,7 @@ def test_step_does_not_wait_for_the_device(packed):
     _, ours = make_models()
     optimizer = muon(ours)
     collator = CountingCollator(lambda batch: pack_sequences(batch, 256, 0) if packed else batch)
-    batches = [
-        to_gpu(collator(make_batch("AutoModelForPreTraining", rows=16, length=128, seed=seed))) for seed in range(22)
-    ]
+    batches = [to_gpu(collator(make_batch("AutoModelForPreTraining", rows=16, length=128, seed=n))) for n in range(22)]
     for number, batch in enumerate(batches):
         forbid_waits(number >= 2)  # what is set up once has been
         try:

@@ -19,16 +19,9 @@ PROBLEMS = ["regression", "single_label_classification", "multi_label_classifica
 def train_one_step(auto_class, batch_size, accumulation_steps, problem_type, output_dir):
     """(loss, gradient norm) that the stock Trainer logs for one optimizer step over the same 32 sequences."""
     torch.manual_seed(0)
-    model = HEADS[auto_class](
-        ScratchBertConfig(
-            **SMALL,
-            **NO_DROPOUT,
-            num_labels=num_labels(auto_class),
-            problem_type=problem_type,
-            # Large, so that the losses of sequences differ and a wrong mean shows.
-            initializer_range=0.02 if auto_class in LOOSE else 0.2,
-        )
-    )
+    scale = 0.02 if auto_class in LOOSE else 0.2  # large: the losses of sequences differ, and a wrong mean shows
+    options = {"num_labels": num_labels(auto_class), "problem_type": problem_type, "initializer_range": scale}
+    model = HEADS[auto_class](ScratchBertConfig(**SMALL, **NO_DROPOUT, **options))
     batch = make_batch(auto_class, rows=BATCH_SIZE)
     if problem_type == "regression":
         batch["labels"] = torch.randn(BATCH_SIZE, 3, generator=torch.Generator().manual_seed(1))
@@ -39,24 +32,12 @@ def train_one_step(auto_class, batch_size, accumulation_steps, problem_type, out
         def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
             self.value = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).norm().item()
 
+    step = {"max_steps": 1, "logging_steps": 1, "max_grad_norm": 0, "save_strategy": "no", "disable_tqdm": True}
+    step |= {"per_device_train_batch_size": batch_size, "gradient_accumulation_steps": accumulation_steps}
+    args = TrainingArguments(str(output_dir), train_sampling_strategy="sequential", use_cpu=True, **step)
+    examples = [{name: tensor[i] for name, tensor in batch.items()} for i in range(BATCH_SIZE)]
     norm = GradientNorm()
-    trainer = Trainer(
-        model=model,
-        args=TrainingArguments(
-            output_dir=str(output_dir),
-            per_device_train_batch_size=batch_size,
-            gradient_accumulation_steps=accumulation_steps,
-            max_steps=1,
-            logging_steps=1,
-            max_grad_norm=0,
-            save_strategy="no",
-            train_sampling_strategy="sequential",
-            disable_tqdm=True,
-            use_cpu=True,
-        ),
-        train_dataset=[{name: tensor[i] for name, tensor in batch.items()} for i in range(BATCH_SIZE)],
-        callbacks=[norm],
-    )
+    trainer = Trainer(model, args, train_dataset=examples, callbacks=[norm])
     trainer.train()
     return trainer.state.log_history[0]["loss"], norm.value
 
@@ -84,5 +65,4 @@ def test_mean_of_the_gradients_of_processes_is_that_of_one():
         for share in zip(*(values.chunk(processes) for values in batch.values()), strict=True):
             (processes * model(**dict(zip(batch, share, strict=True)), num_items_in_batch=masked).loss).backward()
         gradients.append({name: parameter.grad / processes for name, parameter in model.named_parameters()})
-    for name, expected in gradients[0].items():
-        torch.testing.assert_close(gradients[1][name], expected, **TOLERANCE, msg=lambda m, n=name: f"{n}: {m}")
+    torch.testing.assert_close(*gradients, **TOLERANCE)

@@ -7,15 +7,7 @@ from torch.nn import functional as F
 from helpers import SMALL
 from helpers import varlen_attention as stand_in
 from scratch_bert import ScratchBertConfig, ScratchBertModel
-from scratch_bert.model import kernels_scratch_bert
-from scratch_bert.model.kernels_scratch_bert import (
-    apply_dropout,
-    find_attention,
-    flash_attention,
-    grouped_attention,
-    padded_attention,
-    varlen_attention,
-)
+from scratch_bert.model import kernels_scratch_bert as kernels
 from scratch_bert.model.losses_scratch_bert import ChunkedCrossEntropy, cross_entropy_sum
 from scratch_bert.model.padding_scratch_bert import Group, RowPlan, plan_batch, plan_rows, surplus_rows
 
@@ -35,7 +27,7 @@ def plain_attention(query, key, value, lengths, scaling):
 def attend(query, key, value, groups, scaling, dropout=0.0):
     """Grouped attention of states (A, T, D)."""
     plan, states = RowPlan((1, query.shape[1]), [], groups=groups), (query[None], key[None], value[None])
-    return grouped_attention(None, *states, None, scaling=scaling, dropout=dropout, plan=plan)[0][0]
+    return kernels.grouped_attention(None, *states, None, scaling=scaling, dropout=dropout, plan=plan)[0][0]
 
 
 @pytest.mark.parametrize("heads", [3, 2**18], ids=["groups", "too many heads for groups"])
@@ -66,8 +58,7 @@ def test_grouped_attention_and_its_gradients(mask, heads):
     upstream = torch.randn_like(context)
     mine = torch.autograd.grad(context, states, upstream)
     plain = torch.autograd.grad(expected, states, upstream[attention_mask.bool()])
-    for actual, wanted in zip(mine, plain, strict=True):
-        torch.testing.assert_close(actual, wanted, rtol=0, atol=1e-6)
+    torch.testing.assert_close(mine, plain, rtol=0, atol=1e-6)
 
 
 def test_grouped_attention_with_dropout_has_the_gradients_of_its_output():
@@ -108,16 +99,14 @@ def test_sequences_of_similar_lengths_are_grouped(multiple):
 
 
 @pytest.mark.cpu_branch
-@pytest.mark.parametrize(
-    ("width", "dtype", "multiple"), [(64, "bfloat16", 8), (64, "float32", 1), (576, "bfloat16", 1)]
-)
-def test_lengths_are_multiples_of_8_in_narrow_models_in_bf16(width, dtype, multiple):
+@pytest.mark.parametrize(("width", "dtype", "step"), [(64, "bfloat16", 8), (64, "float32", 1), (576, "bfloat16", 1)])
+def test_lengths_are_multiples_of_8_in_narrow_models_in_bf16(width, dtype, step):
     config = ScratchBertConfig(**SMALL | {"hidden_size": width, "num_attention_heads": 4}, attn_implementation="sdpa")
     model = ScratchBertModel(config).to(getattr(torch, dtype))
     mask = (torch.arange(29) < torch.tensor([[29], [21], [5]])).long()
     groups = plan_batch(model, tuple(mask.shape), mask.device, mask, None, None).groups
     extended = [group.rows for group in groups if group.rows in (32, 24, 8)]
-    assert len(extended) == (3 if multiple == 8 else 0)
+    assert len(extended) == (3 if step == 8 else 0)
 
 
 def test_empty_sequences_have_no_rows():
@@ -128,11 +117,11 @@ def test_empty_sequences_have_no_rows():
 
 def test_varlen_attention_hands_over_cu_seqlens(monkeypatch):
     """With a stand-in for PyTorch's function, which needs a GPU."""
-    monkeypatch.setattr(kernels_scratch_bert, "varlen_attn", stand_in)
+    monkeypatch.setattr(kernels, "varlen_attn", stand_in)
     states = [torch.randn(1, 3, sum(LENGTHS), 8) for _ in range(3)]
     plan = RowPlan((4, 9), LENGTHS).with_cu_seqlens(torch.device("cpu"))
     assert plan.cu_seqlens.tolist() == [0, 5, 6, 15, 19]
-    context, _ = varlen_attention(None, *states, None, scaling=0.3, dropout=0.0, plan=plan)
+    context, _ = kernels.varlen_attention(None, *states, None, scaling=0.3, dropout=0.0, plan=plan)
     torch.testing.assert_close(context[0], plain_attention(*(t[0] for t in states), LENGTHS, 0.3))
 
 
@@ -140,13 +129,13 @@ def test_varlen_attention_hands_over_cu_seqlens(monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_dropout_drops_its_share_and_keeps_the_mean(p, dtype):
     states = torch.ones(999, 1001, dtype=dtype, requires_grad=True)  # an odd number of elements
-    dropped = apply_dropout(states, p, training=True)
+    dropped = kernels.apply_dropout(states, p, training=True)
     zeros = (dropped == 0).float()
     assert zeros.mean().item() == pytest.approx(p, abs=0.002)  # four standard deviations at p = 0.5
     assert dropped[dropped != 0].unique().tolist() == [torch.tensor(1 / (1 - p), dtype=dtype).item()]
     (gradient,) = torch.autograd.grad(dropped.sum(), states)
     assert torch.equal(gradient, dropped)
-    assert apply_dropout(states, p, training=False) is states
+    assert kernels.apply_dropout(states, p, training=False) is states
     # Four decisions come from one draw: neighbours up to eight apart must know nothing of each other.
     flat = zeros.flatten() - zeros.mean()
     for distance in range(1, 9):
@@ -226,24 +215,21 @@ ON_GPU = {"training": False, "device": torch.device("cuda"), "dtype": torch.bflo
 @pytest.mark.parametrize(
     ("found", "where", "config"),
     [
-        pytest.param(grouped_attention, ON_CPU, {}, marks=pytest.mark.cpu_branch),
-        pytest.param(
-            grouped_attention, ON_CPU | {"max_seqlen": 256, "training": False}, {}, marks=pytest.mark.cpu_branch
-        ),
-        (padded_attention, ON_CPU | {"max_seqlen": 4096}, {}),
-        (padded_attention, ON_CPU | {"training": False}, {}),
-        (padded_attention, ON_CPU, {"attn_implementation": "eager"}),
-        (flash_attention, ON_CPU, {"attn_implementation": "flash_attention_2"}),
-        (varlen_attention, ON_GPU, {}),
-        (padded_attention, ON_GPU | {"training": True}, {}),
-        (padded_attention, ON_GPU | {"dtype": torch.float32}, {}),
-        (padded_attention, ON_GPU, {"head_dim": 20}),
+        pytest.param("grouped", ON_CPU, {}, marks=pytest.mark.cpu_branch),
+        pytest.param("grouped", ON_CPU | {"max_seqlen": 256, "training": False}, {}, marks=pytest.mark.cpu_branch),
+        ("padded", ON_CPU | {"max_seqlen": 4096}, {}),
+        ("padded", ON_CPU | {"training": False}, {}),
+        ("padded", ON_CPU, {"attn_implementation": "eager"}),
+        ("flash", ON_CPU, {"attn_implementation": "flash_attention_2"}),
+        ("varlen", ON_GPU, {}),
+        ("padded", ON_GPU | {"training": True}, {}),
+        ("padded", ON_GPU | {"dtype": torch.float32}, {}),
+        ("padded", ON_GPU, {"head_dim": 20}),
     ],
 )
 def test_attention_is_found_for_unpadded_states(found, where, config):
-    assert (
-        find_attention(ScratchBertConfig(**{"attn_implementation": "sdpa", "head_dim": 64} | config), **where) is found
-    )
+    config = ScratchBertConfig(**{"attn_implementation": "sdpa", "head_dim": 64} | config)
+    assert kernels.find_attention(config, **where) is getattr(kernels, f"{found}_attention")
 
 
 @pytest.mark.parametrize("name", ["flash_attention_3", "kernels-community/flash-attn3", "flash_attention_4"])
@@ -251,8 +237,8 @@ def test_attention_without_dropout_is_an_error_in_training(name):
     config = ScratchBertConfig(attn_implementation="sdpa")
     config._attn_implementation_internal = name  # as set_attn_implementation does, where it is installed
     with pytest.raises(ValueError, match=f"{name} has no dropout: set attention_probs_dropout_prob to 0"):
-        find_attention(config, **ON_GPU | {"training": True})
-    assert find_attention(config, **ON_GPU) is flash_attention
+        kernels.find_attention(config, **ON_GPU | {"training": True})
+    assert kernels.find_attention(config, **ON_GPU) is kernels.flash_attention
 
 
 @pytest.mark.usefixtures("_gpu")
@@ -260,4 +246,4 @@ def test_attention_under_autocast_has_its_precision(monkeypatch):
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device_type: True)
     monkeypatch.setattr(torch, "get_autocast_dtype", lambda device_type: torch.bfloat16)
     config = ScratchBertConfig(attn_implementation="sdpa")
-    assert find_attention(config, **ON_GPU | {"dtype": torch.float32}) is varlen_attention
+    assert kernels.find_attention(config, **ON_GPU | {"dtype": torch.float32}) is kernels.varlen_attention

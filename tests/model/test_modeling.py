@@ -8,12 +8,7 @@ from torch import nn
 from transformers.models.llama.modeling_llama import LlamaConfig, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from helpers import HEADS, NO_DROPOUT, SMALL, TOLERANCE, make_batch, make_inputs, make_model, num_labels
-from scratch_bert import (
-    ScratchBertConfig,
-    ScratchBertForMaskedLM,
-    ScratchBertForPreTraining,
-    ScratchBertModel,
-)
+from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertForPreTraining, ScratchBertModel
 from scratch_bert.model.modeling_scratch_bert import rotate, rotations
 
 
@@ -41,9 +36,8 @@ def test_norm_first_matches_torch_encoder_layer():
         hidden, SMALL["num_attention_heads"], SMALL["intermediate_size"], norm_first=True, batch_first=True
     ).eval()
     attention = layer.attention
-    reference.self_attn.in_proj_weight.data = torch.cat(
-        [attention.self.query.weight, attention.self.key.weight, attention.self.value.weight]
-    )
+    parts = attention.self.query, attention.self.key, attention.self.value
+    reference.self_attn.in_proj_weight.data = torch.cat([part.weight for part in parts])
     reference.self_attn.in_proj_bias.data.zero_()
     reference.self_attn.out_proj.load_state_dict(attention.output.dense.state_dict())
     reference.linear1.load_state_dict(layer.intermediate.dense.state_dict())
@@ -97,9 +91,7 @@ def test_norm_of_queries_and_keys_is_over_each_head_and_makes_their_size_irrelev
     for weight in attention.parameters():
         nn.init.normal_(weight, std=0.3)
     states = torch.randn(2, 9, 32)
-    heads = [
-        part(states).view(2, 9, 4, 8).transpose(1, 2) for part in (attention.query, attention.key, attention.value)
-    ]
+    heads = [f(states).view(2, 9, 4, 8).transpose(1, 2) for f in (attention.query, attention.key, attention.value)]
     for norm, number in ((attention.query_norm, 0), (attention.key_norm, 1)):
         centred = heads[number] - heads[number].mean(-1, keepdim=True)
         heads[number] = centred / centred.std(-1, unbiased=False, keepdim=True) * norm.weight + norm.bias
@@ -224,8 +216,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(use_reentrant):
         torch.manual_seed(1)
         model(**batch).loss.backward()
         gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
-    for name, expected in gradients[0].items():
-        torch.testing.assert_close(gradients[1][name], expected)
+    torch.testing.assert_close(*gradients)
 
 
 # ------------------------------------------------------------------------------------------------------- losses
@@ -358,5 +349,4 @@ def test_initial_attention_keeps_loaded_weights(tmp_path):
         parameter.data.uniform_(-1, 1)
     model.save_pretrained(tmp_path)
     loaded = type(model).from_pretrained(tmp_path)
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(loaded.get_parameter(name), parameter)
+    torch.testing.assert_close(loaded.state_dict(), model.state_dict())

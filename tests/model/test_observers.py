@@ -1,7 +1,5 @@
 """Hooks see padded states in every part of the model, (B, S, H), as in transformers' BERT."""
 
-from functools import partial
-
 import pytest
 import torch
 from torch import nn
@@ -34,9 +32,7 @@ def test_forward_hooks_on_every_part_see_what_they_see_in_bert(attention):
         found = {}
         for name, part in model.named_modules():
             if name and not isinstance(part, nn.ModuleList):
-                part.register_forward_hook(
-                    lambda part, args, output, name=name, found=found: found.update({name: first(output)})
-                )
+                part.register_forward_hook(lambda *x, name=name, found=found: found.update({name: first(x[-1])}))
         model(**inputs)
         seen.append(found)
     expected, found = seen
@@ -60,27 +56,13 @@ def replaced_forward(model, see):
     layer.forward = watched
 
 
-def see_output(see, part, args, kwargs, output):
-    see(output)
-
-
-# How `see` is called with what a part of the model computes; a handle is removed again.
+# How `see` is called with what a part of the model computes, a hook's last argument; a handle is removed again.
 WATCHES = {
-    "before a layer": lambda model, see: model.encoder.layer[1].register_forward_pre_hook(
-        lambda part, args: see(args[0])
-    ),
-    "encoder": lambda model, see: model.encoder.register_forward_hook(
-        lambda part, args, output: see(output.last_hidden_state)
-    ),
-    "embedding": lambda model, see: model.embeddings.word_embeddings.register_forward_hook(
-        lambda part, args, output: see(output)
-    ),
-    "with arguments": lambda model, see: model.encoder.layer[0].register_forward_hook(
-        partial(see_output, see), with_kwargs=True
-    ),
-    "backward": lambda model, see: model.encoder.layer[0].register_full_backward_hook(
-        lambda part, given, gradients: see(gradients[0])
-    ),
+    "before a layer": lambda m, see: m.encoder.layer[1].register_forward_pre_hook(lambda part, args: see(args[0])),
+    "encoder": lambda m, see: m.encoder.register_forward_hook(lambda *x: see(x[-1].last_hidden_state)),
+    "embedding": lambda m, see: m.embeddings.word_embeddings.register_forward_hook(lambda *x: see(x[-1])),
+    "with arguments": lambda m, see: m.encoder.layer[0].register_forward_hook(lambda *x: see(x[-1]), with_kwargs=True),
+    "backward": lambda m, see: m.encoder.layer[0].register_full_backward_hook(lambda *x: see(x[-1][0])),
     "all modules": lambda model, see: nn.modules.module.register_module_forward_hook(
         lambda part, args, output: see(output) if part is model.encoder.layer[0] else None
     ),
@@ -105,9 +87,7 @@ def test_a_hook_that_changes_the_states_has_the_effect_that_it_has_in_bert():
     inputs = make_inputs()
     logits = []
     for model in bert_and_ours("ForSequenceClassification"):
-        model.bert.encoder.layer[0].register_forward_hook(
-            lambda part, args, output: output * torch.linspace(0, 1, 20)[:, None]
-        )
+        model.bert.encoder.layer[0].register_forward_hook(lambda *x: x[-1] * torch.linspace(0, 1, 20)[:, None])
         logits.append(model(**inputs).logits)
     torch.testing.assert_close(*logits, **TOLERANCE)
 
@@ -162,9 +142,7 @@ def test_neftune_adds_as_much_noise_as_to_bert():
     inputs, noises = make_inputs(), []
     for model in bert_and_ours():
         activate_neftune(model.train(), 5.0)
-        model.get_input_embeddings().register_forward_hook(
-            lambda part, args, output: noises.append(output - part.weight[args[0]])
-        )
+        model.get_input_embeddings().register_forward_hook(lambda p, x, y: noises.append(y - p.weight[x[0]]))
         model(**inputs)
     assert noises[0].shape == noises[1].shape
     torch.testing.assert_close(noises[1].abs().max(), noises[0].abs().max(), rtol=0.05, atol=0)

@@ -14,13 +14,11 @@ PACKABLE = ["AutoModel", "AutoModelForPreTraining", "AutoModelForMaskedLM", "Aut
 
 
 @pytest.mark.parametrize("architecture", [{}, MODERN], ids=["bert", "modern"])
-@pytest.mark.parametrize("unpad_inputs", [True, False], ids=["unpadded", "padded"])
+@pytest.mark.parametrize("unpad", [True, False], ids=["unpadded", "padded"])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("auto_class", PACKABLE)
-def test_packing_gives_the_outputs_and_gradients_of_separate_sequences(
-    auto_class, attention, unpad_inputs, architecture
-):
-    model, unpacked = make_pair(auto_class, attention, architecture | {"unpad_inputs": unpad_inputs}, architecture)
+def test_packing_gives_the_outputs_and_gradients_of_separate_sequences(auto_class, attention, unpad, architecture):
+    model, unpacked = make_pair(auto_class, attention, architecture | {"unpad_inputs": unpad}, architecture)
     batch = make_batch(auto_class, rows=7, length=20)
     packed = pack_sequences(batch, 40, pad_token_id=0)
     assert packed["input_ids"].shape[0] < 7 and packed["input_ids"].shape[1] == 40

@@ -129,8 +129,7 @@ def test_checkpoint_with_old_key_names_loads(tmp_path):
     save_file(state, tmp_path / "model.safetensors", metadata={"format": "pt"})
     loaded, info = ScratchBertForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
-    for name, tensor in ours.state_dict().items():
-        assert torch.equal(loaded.state_dict()[name], tensor), name
+    torch.testing.assert_close(loaded.state_dict(), ours.state_dict(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu_new", "silu"])

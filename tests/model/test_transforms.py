@@ -26,9 +26,7 @@ def test_a_training_step_without_values_or_memory(auto_class):
         batch = {name: mode.from_tensor(values) for name, values in make_batch(auto_class).items()}
         outputs = model(**batch)
         (outputs.last_hidden_state.sum() if auto_class == "AutoModel" else outputs.loss).backward()
-    shapes = [
-        parameter.grad.shape == parameter.shape for parameter in model.parameters() if parameter.grad is not None
-    ]
+    shapes = [p.grad.shape == p.shape for p in model.parameters() if p.grad is not None]
     assert shapes and all(shapes)
 
 
@@ -57,8 +55,7 @@ def test_functional_gradients_are_those_of_backward(auto_class):
     weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
     found = grad(lambda weights: functional_call(model, weights, (), batch).loss)(weights)
     model(**batch).loss.backward()
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(found[name], parameter.grad, **TOLERANCE)
+    torch.testing.assert_close(found, {name: p.grad for name, p in model.named_parameters()}, **TOLERANCE)
 
 
 def test_jacobian_of_the_logits():

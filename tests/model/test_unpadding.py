@@ -26,14 +26,12 @@ from scratch_bert.model.padding_scratch_bert import plan_rows
 PADDED = {"unpad_inputs": False}
 
 
-@pytest.mark.parametrize("architecture", [{}, MODERN], ids=["bert", "modern"])
+@pytest.mark.parametrize("options", [{}, MODERN], ids=["bert", "modern"])
 @pytest.mark.parametrize("surplus", [0, 50])  # rows
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("auto_class", HEADS)
-def test_unpadding_gives_the_outputs_and_gradients_of_padding(
-    auto_class, attention, surplus, architecture, monkeypatch
-):
-    model, padded = make_pair(auto_class, attention, architecture, architecture | PADDED)
+def test_unpadding_gives_the_outputs_and_gradients_of_padding(auto_class, attention, surplus, options, monkeypatch):
+    model, padded = make_pair(auto_class, attention, options, options | PADDED)
     monkeypatch.setattr(padding_scratch_bert, "surplus_rows", lambda *_: surplus)
     batch = make_batch(auto_class, rows=5, length=37)
     mine, expected = model(**batch), padded(**batch)

@@ -21,13 +21,8 @@ from scratch_bert.training.counting import CountingCollator
 from scratch_bert.training.speed import SpeedMeter
 
 
-SIZES = {
-    "vocab_size": 120,
-    "hidden_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 256,
-}
+SIZES = {"vocab_size": 120, "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
+SIZES |= {"intermediate_size": 256}
 pytestmark = pytest.mark.cpu_branch
 META = torch.device("meta")
 TASKS = {

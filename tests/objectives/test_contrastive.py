@@ -89,9 +89,8 @@ def test_contrastive_loss_is_that_of_a_loop_over_segments_encoded_alone(name, ma
     plain = base(model.config).eval()
     plain.load_state_dict(model.state_dict())
     names = set(batch) - {name for name in batch if name.startswith("segment_")}
-    assert outputs.mlm_loss is not None and torch.allclose(
-        outputs.logits, plain(**{name: batch[name] for name in names})[1], atol=1e-5
-    )
+    assert outputs.mlm_loss is not None
+    assert torch.allclose(outputs.logits, plain(**{name: batch[name] for name in names})[1], atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -99,17 +98,9 @@ def test_contrastive_loss_is_that_of_a_loop_over_segments_encoded_alone(name, ma
 )
 def test_contrastive_run_ends_with_a_model_that_opens_without_its_objective(name, saved_as, tmp_path):
     texts = [f"This is number {n}. It has two neighbours. They are {n - 1} and {n + 1}." for n in range(80)]
-    metrics = pretrain(
-        texts,
-        sentence_objective=name,
-        output_dir=tmp_path / "run",
-        cache_dir=tmp_path / "cache",
-        vocab_size=120,
-        max_seq_length=32,
-        max_steps=4,
-        logging_steps=2,
-        use_cpu=True,
-    )
+    options = {"vocab_size": 120, "max_seq_length": 32, "max_steps": 4, "logging_steps": 2, "use_cpu": True}
+    options |= {"output_dir": tmp_path / "run", "cache_dir": tmp_path / "cache"}
+    metrics = pretrain(texts, sentence_objective=name, **options)
     assert metrics["eval_contrastive_chance_accuracy"] > 0 and "eval_contrastive_loss" in metrics
     log = json.loads((tmp_path / "run" / "checkpoint-4" / "trainer_state.json").read_text())["log_history"]
     assert any("contrastive_loss" in entry for entry in log)

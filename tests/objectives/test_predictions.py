@@ -126,11 +126,7 @@ def test_nsp_predictions_leave_out_a_label_without_an_example(model, pairs, toke
 
 @pytest.mark.parametrize(
     ("objective", "heading"),
-    [
-        ("nsp", "NSP: B follows A, yes or no?"),
-        ("sop", "SOP: A and B are in order, yes or no?"),
-        ("none", None),
-    ],
+    [("nsp", "NSP: B follows A, yes or no?"), ("sop", "SOP: A and B are in order, yes or no?"), ("none", None)],
 )
 def test_predictions_are_described_by_objective(objective, heading, model, pairs, tokenizer):
     model.train()

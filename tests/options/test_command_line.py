@@ -39,19 +39,10 @@ def error_of(capsys, *argv, groups=GROUPS):
     return error
 
 
-OPTIONS = {
-    "preset": "mini",
-    "train_file": "a.txt",
-    "learning_rate": "1e-4",
-    "lowercase": False,
-    "config_overrides": {"norm_first": True},
-    "resume_from_checkpoint": True,
-    "lr_scheduler_type": "cosine_with_restarts",
-    "lr_scheduler_kwargs": {"num_cycles": 2},
-    "validation_file": ["b", "c"],
-    "eval_strategy": False,
-    "license": None,
-}
+OPTIONS = {"preset": "mini", "train_file": "a.txt", "learning_rate": "1e-4", "lowercase": False, "license": None}
+OPTIONS |= {"config_overrides": {"norm_first": True}, "validation_file": ["b", "c"], "resume_from_checkpoint": True}
+OPTIONS |= {"lr_scheduler_type": "cosine_with_restarts", "lr_scheduler_kwargs": {"num_cycles": 2}}
+OPTIONS |= {"eval_strategy": False}
 
 
 @pytest.mark.parametrize("suffix", ["yaml", "yml", "json"])
@@ -242,13 +233,8 @@ def test_paths_of_an_options_file_are_relative_to_it_or_to_the_current_directory
 
 
 def test_keywords_build_what_flags_build(tmp_path):
-    keywords = {
-        "preset": "mini",
-        "train_file": tmp_path,
-        "max_seq_length": 32,
-        "learning_rate": "1e-4",
-        "max_steps": 3,
-    }
+    keywords = {"preset": "mini", "train_file": tmp_path, "max_seq_length": 32, "learning_rate": "1e-4"}
+    keywords |= {"max_steps": 3}
     built = from_keywords(*GROUPS, **keywords, report_to="none", vocab_size=None)
     flags = [text for name, value in keywords.items() for text in (f"--{name}", str(value))]
     assert built == parse(*flags, "--report_to", "none")
@@ -340,9 +326,7 @@ def test_help_has_groups_and_is_short(pretrain_help):
     names = re.findall(r"(?m)^  (--\S+)", pretrain_help)
     assert len(names) == len(set(names)) > 60 and not any("-" in name[2:] for name in names)
     assert pretrain_help.count("\n") < 150 and "None" not in pretrain_help
-    assert None not in {
-        option.metadata["group"] for option in known_options((TaskOptions, FinetuningOptions)).values()
-    }
+    assert None not in {one.metadata["group"] for one in known_options((TaskOptions, FinetuningOptions)).values()}
 
 
 RUN = """

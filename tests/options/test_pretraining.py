@@ -11,17 +11,10 @@ from scratch_bert_options.pretraining import PretrainingOptions, check_nodes
 
 def test_overrides_have_the_types_of_yaml():
     text = "norm_first=true, head_dim=32,layer_norm_eps=1e-5,hidden_act=relu,classifier_dropout=null"
-    assert parse_overrides(text) == {
-        "norm_first": True,
-        "head_dim": 32,
-        "layer_norm_eps": 1e-5,
-        "hidden_act": "relu",
-        "classifier_dropout": None,
-    }
-    assert parse_overrides('{"norm_first": true, "layer_norm_eps": 1e-5}') == {
-        "norm_first": True,
-        "layer_norm_eps": 1e-5,
-    }
+    both = {"norm_first": True, "layer_norm_eps": 1e-5}
+    others = {"head_dim": 32, "hidden_act": "relu", "classifier_dropout": None}
+    assert parse_overrides(text) == both | others
+    assert parse_overrides('{"norm_first": true, "layer_norm_eps": 1e-5}') == both
     assert parse_overrides(None) == parse_overrides("") == parse_overrides("{}") == {}
 
 

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 from safetensors import SafetensorError
 
-from helpers import SCRIPTS, run_process, run_script
+from helpers import SCRIPTS, failure_of, run_process, run_script
 from scratch_bert.training.trainer import Interrupted
 from scratch_bert_cli.process import script
 from scratch_bert_options.errors import LimitError, plain_errors
@@ -76,9 +76,7 @@ def test_training_continues_to_its_end_when_nobody_reads_its_output(text_file, t
     options += ["--logging_steps", 1, "--max_seq_length", 32, "--use_cpu", "--cache_dir", tmp_path / "cache"]
     command = [SCRIPTS / "pretrain.py", *options]
     assert run_with_streams(command, stdout="broken", stderr="broken") == 0
-    assert {"checkpoint-4", "model.safetensors", "metrics.json"} <= {
-        path.name for path in (tmp_path / "run").iterdir()
-    }
+    assert {"checkpoint-4", "model.safetensors", "metrics.json"} <= {p.name for p in (tmp_path / "run").iterdir()}
 
 
 # -------------------------------------------------------------------------------------------------------------- limits
@@ -109,13 +107,9 @@ def raising(error):
         (RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "), "A process that loads data has died"),
         (RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly"), "A process that loads data has died"),
         (RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. It is"), "--shm-size"),
-        (
-            RuntimeError(
-                "Caught RuntimeError in DataLoader worker process.\nOriginal Traceback (most recent call last):\n"
-                "RuntimeError: unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)"
-            ),
-            r"The shared memory is full.*\(RuntimeError: unable to allocate",
-        ),
+        (RuntimeError("Caught RuntimeError in DataLoader worker process.\nOriginal Traceback (most recent call last):\n"
+                      "RuntimeError: unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)"),
+         r"The shared memory is full.*\(RuntimeError: unable to allocate"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
@@ -231,14 +225,8 @@ def test_lack_of_memory_for_the_imports_is_one_line():
 
 # ------------------------------------------------------------------------------------------------------------- outputs
 
-PLACES = {
-    "file": "a file",
-    "below a file": "file/below",
-    "not UTF-8": "a\udcff",
-    "a link to itself": "loop",
-    "no file system for it": "/proc/here",
-    "not ours": "closed/below",
-}
+PLACES = {"file": "a file", "below a file": "file/below", "not UTF-8": "a\udcff", "a link to itself": "loop"}
+PLACES |= {"no file system for it": "/proc/here", "not ours": "closed/below"}
 
 
 @pytest.fixture
@@ -289,20 +277,14 @@ def test_checks_of_outputs_leave_nothing_behind(tmp_path):
 @pytest.mark.parametrize(
     ("name", "option", "arguments"),
     [
-        ("pretrain.py", "output_dir", ["--train_file", "nowhere.txt", "--output_dir", "file/below"]),
-        ("finetune.py", "output_dir", ["cola", "--model_name_or_path", "nowhere", "--output_dir", "file/below"]),
-        ("evaluate_model.py", "output_file", ["--model_name_or_path", "nowhere", "--output_file", "file/below"]),
-        ("inspect_data.py", "output_dir", ["--train_file", "nowhere.txt", "--output_dir", "file/below"]),
-        ("convert_checkpoint.py", "destination", ["nowhere", "file/below"]),
-        (
-            "prepare_data.py",
-            "output_dir",
-            ["--input_dir", "nowhere", "--tokenizer_name_or_path", "nowhere", "--output_dir", "file/below"],
-        ),
+        ("pretrain.py", "output_dir", "--train_file nowhere.txt --output_dir file/below"),
+        ("finetune.py", "output_dir", "cola --model_name_or_path nowhere --output_dir file/below"),
+        ("evaluate_model.py", "output_file", "--model_name_or_path nowhere --output_file file/below"),
+        ("inspect_data.py", "output_dir", "--train_file nowhere.txt --output_dir file/below"),
+        ("convert_checkpoint.py", "destination", "nowhere file/below"),
+        ("prepare_data.py", "output_dir", "--input_dir nowhere --tokenizer_name_or_path x --output_dir file/below"),
     ],
 )
 def test_place_for_results_is_checked_before_the_input(name, option, arguments, places, monkeypatch, capsys):
-    with pytest.raises(SystemExit) as stop:
-        run_script(monkeypatch, name, *arguments)
-    shown = f"{stop.value}\n{capsys.readouterr().err}"
+    shown = failure_of(capsys, run_script, monkeypatch, name, *arguments.split())
     assert re.search(rf"error: Cannot write to {option} file/below \(Not a directory\): choose another place", shown)

@@ -90,10 +90,7 @@ def test_pairs_come_from_a_file_a_directory_or_the_hub(pairs, tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("pairs", "message"),
     [
-        (
-            [PAIRS[0], {**PAIRS[1], "sentence_bad": " "}],
-            "pairs.jsonl: 1.sentence_bad: string should match .*, got ' '",
-        ),
+        ([PAIRS[0], PAIRS[1] | {"sentence_bad": " "}], "pairs.jsonl: 1.sentence_bad: string should match .*, got ' '"),
         ([{**PAIRS[0], "sentence_good": "long " * 40}], "sentence 'long .* tokens, but the model takes 40 at most"),
     ],
 )

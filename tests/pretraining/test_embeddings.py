@@ -56,9 +56,7 @@ def test_lsa_is_that_of_the_dense_matrix(dimensions):
     assert vectors.shape == (VOCABULARY, dimensions)
     expected = dense_lsa(table, min(dimensions, 40))
     # The same up to a rotation, as singular values of topics are all alike: compared by the cosines.
-    torch.testing.assert_close(
-        (vectors @ vectors.T).double(), torch.from_numpy(expected @ expected.T), atol=1e-3, rtol=0
-    )
+    torch.testing.assert_close(vectors @ vectors.T, torch.tensor(expected @ expected.T).float(), atol=1e-3, rtol=0)
     assert not vectors[:FIRST].any() and not vectors[FIRST + 1 + TOPICS * TOPIC_SIZE :].any()
 
 

@@ -16,17 +16,9 @@ from scratch_bert.text.formats import TextSource
 
 @pytest.fixture
 def data(pairs, tokenizer):
-    return PretrainingData(
-        tokenizer=tokenizer,
-        train_dataset=pairs,
-        eval_dataset=None,
-        first_examples=pairs,
-        max_seq_length=128,
-        objective=pairs.objective,
-        token_counts=np.ones(len(tokenizer)),
-        eval_token_counts=np.ones(len(tokenizer)),
-        description="",
-    )
+    counts = {name: np.ones(len(tokenizer)) for name in ("token_counts", "eval_token_counts")}
+    parts = {"train_dataset": pairs, "eval_dataset": None, "first_examples": pairs, "objective": pairs.objective}
+    return PretrainingData(tokenizer=tokenizer, max_seq_length=128, description="", **parts, **counts)
 
 
 @pytest.fixture

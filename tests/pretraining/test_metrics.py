@@ -38,21 +38,10 @@ def test_metrics_under_trainer_equal_those_of_one_big_batch(pairs, corpus, token
     log_probs = unigram_log_probs(corpus.token_counts(len(tokenizer)))
     metrics = PretrainingMetrics(log_probs)
     examples = [pairs[i] for i in range(50)]
-    trainer = PretrainingTrainer(
-        model=model,
-        args=TrainingArguments(
-            output_dir=str(tmp_path),
-            per_device_eval_batch_size=8,
-            batch_eval_metrics=True,
-            remove_unused_columns=False,
-            use_cpu=True,
-            disable_tqdm=True,
-        ),
-        data_collator=PretrainingCollator(tokenizer),
-        eval_dataset=examples,
-        compute_metrics=metrics,
-        preprocess_logits_for_metrics=metrics.reduce,
-    )
+    options = {"batch_eval_metrics": True, "remove_unused_columns": False, "use_cpu": True, "disable_tqdm": True}
+    args = TrainingArguments(str(tmp_path), per_device_eval_batch_size=8, **options)
+    parts = {"data_collator": PretrainingCollator(tokenizer), "eval_dataset": examples, "compute_metrics": metrics}
+    trainer = PretrainingTrainer(model, args, preprocess_logits_for_metrics=metrics.reduce, **parts)
     shapes = []
     model.cls.predictions.register_forward_hook(lambda module, inputs, output: shapes.append(output.dim()))
     result = trainer.evaluate()
@@ -117,17 +106,9 @@ def test_metrics_of_mlm_alone(tokenizer):
     assert "MLM loss" in table and "NSP" not in table
 
 
-METRICS = {
-    "eval_mlm_loss": 2.5,
-    "eval_mlm_unigram_loss": 5.0,
-    "eval_mlm_perplexity": 12.25,
-    "eval_mlm_accuracy": 0.5,
-    "eval_nsp_loss": 0.6,
-    "eval_nsp_majority_loss": 0.7,
-    "eval_nsp_accuracy": 0.75,
-    "eval_nsp_accuracy_stderr": 0.0306,
-    "eval_nsp_majority_accuracy": 0.55,
-}
+METRICS = {"eval_mlm_loss": 2.5, "eval_mlm_unigram_loss": 5.0, "eval_mlm_perplexity": 12.25, "eval_mlm_accuracy": 0.5}
+METRICS |= {"eval_nsp_loss": 0.6, "eval_nsp_majority_loss": 0.7, "eval_nsp_accuracy": 0.75}
+METRICS |= {"eval_nsp_accuracy_stderr": 0.0306, "eval_nsp_majority_accuracy": 0.55}
 
 
 def cells(table):

@@ -63,9 +63,7 @@ def test_copies_that_sentences_share_are_computed_once(bert, tokenizer, monkeypa
 def test_bf16_is_close(bert, texts, tokenizer):
     model, _ = open_pretrained(str(bert), with_nsp=False)
     encoded = encode_sentences(tokenizer, texts)
-    exact, rough = (
-        pseudo_log_likelihoods(model, encoded, tokenizer.mask_token_id, bf16=bf16) for bf16 in (False, True)
-    )
+    exact, rough = (pseudo_log_likelihoods(model, encoded, tokenizer.mask_token_id, bf16=b) for b in (False, True))
     assert not torch.equal(exact, rough)
     torch.testing.assert_close(exact, rough, rtol=0.02, atol=0)
 

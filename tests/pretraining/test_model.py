@@ -6,10 +6,9 @@ import shutil
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, BertForPreTraining, DistilBertConfig, DistilBertModel
 
-from helpers import make_bert, make_inputs
+from helpers import edit_weights, make_bert, make_inputs
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertForPreTraining
 from scratch_bert.hub.conversion import convert_checkpoint
 
@@ -49,8 +48,7 @@ def test_continuing_from_a_bert_starts_with_its_outputs_and_ends_as_a_bert(run, 
     assert isinstance(model, ScratchBertForPreTraining) and model.config.hidden_dropout_prob == 0
     assert prepared.data.tokenizer.get_vocab() == tokenizer.get_vocab()
     expected = outputs(BertForPreTraining.from_pretrained(bert), len(tokenizer))
-    for one, two in zip(outputs(model, len(tokenizer)), expected, strict=True):
-        torch.testing.assert_close(one, two, rtol=0, atol=1e-5)
+    torch.testing.assert_close(outputs(model, len(tokenizer)), expected, rtol=0, atol=1e-5)
     assert prepared.train()["eval_mlm_loss"] > 0
     assert "pretrained further, from a local pretrained model, by" in (tmp_path / "run" / "README.md").read_text()
     convert_checkpoint(tmp_path / "run", tmp_path / "back", to="bert")
@@ -70,15 +68,10 @@ def test_head_that_the_model_does_not_have_starts_anew(run, tokenizer, tmp_path,
 
 
 def test_encoder_that_is_not_complete_is_not_trained_further(run, saved, tmp_path):
-    shutil.copytree(saved, tmp_path / "damaged")
-    file = tmp_path / "damaged/model.safetensors"
-    weights = load_file(file)
-    del weights["bert.encoder.layer.0.output.dense.bias"]
-    save_file(weights, file, metadata={"format": "pt"})
-    with pytest.raises(
-        ValueError, match="do not fit its config.json: bert.encoder.layer.0.output.dense.bias, missing"
-    ):
-        run(tmp_path / "damaged")
+    name, damaged = "bert.encoder.layer.0.output.dense.bias", shutil.copytree(saved, tmp_path / "damaged")
+    edit_weights(damaged, lambda weights: {key: weights[key] for key in weights if key != name})
+    with pytest.raises(ValueError, match=f"do not fit its config.json: {name}, missing"):
+        run(damaged)
 
 
 def test_nsp_head_is_left_behind_by_another_objective(run, saved):
@@ -93,8 +86,7 @@ def test_positions_that_are_added_are_copies_of_the_first_ones(run, bert, tokeni
     new = model.bert.embeddings.position_embeddings.weight
     assert torch.equal(new, torch.cat([old, old, old[:20]]))
     expected = outputs(BertForPreTraining.from_pretrained(bert), len(tokenizer))
-    for one, two in zip(outputs(model, len(tokenizer)), expected, strict=True):
-        torch.testing.assert_close(one, two, rtol=0, atol=1e-5)
+    torch.testing.assert_close(outputs(model, len(tokenizer)), expected, rtol=0, atol=1e-5)
     outputs(model, len(tokenizer), length=100)
 
 
@@ -149,8 +141,8 @@ def test_continued_pretraining_resumes_as_if_it_had_not_stopped(run, saved, word
     words.write_text("zyxoflavin\n")
     with pytest.raises(ValueError, match="a different tokenizer"):
         run(start, output="part", resume_from_checkpoint=first, **options)
-    states = (whole.trainer.model.state_dict(), resumed.trainer.model.state_dict())
-    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+    states = [each.trainer.model.state_dict() for each in (whole, resumed)]
+    torch.testing.assert_close(*states, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(

@@ -171,9 +171,8 @@ def test_score_keeps_rows_and_columns(source, files, directory, model, tokenizer
     rows = [json.loads(line) for line in lines]
     assert [row["line" if source == "table.csv" else "text"] for row in rows] == texts
     for row, score in zip(rows, score_texts(model, tokenizer, texts, fast=True), strict=True):
-        assert row["per_token"] == (
-            None if score["per_token"] is None else pytest.approx(score["per_token"], rel=1e-4)
-        )
+        expected = score["per_token"]
+        assert row["per_token"] == (None if expected is None else pytest.approx(expected, rel=1e-4))
     assert source != "table.csv" or rows[2]["id"] == "2"
 
 

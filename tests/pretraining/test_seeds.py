@@ -26,9 +26,7 @@ def test_seeds_differ_in_training_alone_and_resume(options, tmp_path):
     records = [read_record(tmp_path / "runs" / f"seed-{seed}") for seed in (1, 2)]
     assert records[0]["held-out text"] == records[1]["held-out text"]
     assert {name for name in records[0] if records[0][name] != records[1][name]} == {"seed"}
-    assert (
-        SIZES.items() <= records[0].items()
-    )  # wherever they are from, or models of two presets would be compared as one
+    assert SIZES.items() <= records[0].items()  # wherever they are from, or two presets would be compared as one
     saved = json.loads((tmp_path / "runs" / "metrics.json").read_text())
     assert saved["std"]["eval_mlm_loss"] == statistics.stdev(one["eval_mlm_loss"] for one in metrics)
     for name in ("metrics.json", "model.safetensors"):

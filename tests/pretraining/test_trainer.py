@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import Trainer, get_linear_schedule_with_warmup
 
-from helpers import SMALL
+from helpers import NO_DROPOUT, SMALL
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
 from scratch_bert.examples.collator import PretrainingCollator
 from scratch_bert.examples.dataset import SentencePairDataset
@@ -22,11 +22,8 @@ from scratch_bert_options.pretraining import PretrainingOptions
 
 def make_trainer(output_dir, corpus, tokenizer, dropout=0.1, pack_to=None, **options):
     torch.manual_seed(0)
-    config = ScratchBertConfig(
-        **{**SMALL, "vocab_size": len(tokenizer), "max_position_embeddings": 64},
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
-    )
+    sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 64}
+    config = ScratchBertConfig(**SMALL | sizes | dict.fromkeys(NO_DROPOUT, dropout))
     options = {"max_steps": 12, "save_steps": 5, "per_device_train_batch_size": 8, "logging_steps": 1, **options}
     options |= {"eval_strategy": "no", "use_cpu": True, "disable_tqdm": True}
     (training,) = from_keywords(PretrainingOptions, output_dir=output_dir, **options)
@@ -58,8 +55,7 @@ def test_resumed_run_ends_with_the_same_weights(kind, workers, small_corpus, doc
     resumed = make("again")
     resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-5"))
     assert resumed.state.global_step == 12
-    for name, expected in straight.model.state_dict().items():
-        assert torch.equal(resumed.model.state_dict()[name], expected), name
+    torch.testing.assert_close(resumed.model.state_dict(), straight.model.state_dict(), rtol=0, atol=0)
     names = ("step", "loss", "mlm_loss", "nsp_loss")
     logs = [[[log[n] for n in names] for log in t.state.log_history if "loss" in log] for t in (straight, resumed)]
     assert len(logs[0]) == 12 and logs[0] == logs[1]
@@ -84,15 +80,12 @@ def test_steps_are_those_of_a_plain_loop(small_corpus, tokenizer, tmp_path):
         model(**batch)["loss"].backward()
         optimizer.step()
         scheduler.step()
-    for name, expected in model.state_dict().items():
-        torch.testing.assert_close(trainer.model.state_dict()[name], expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(trainer.model.state_dict(), model.state_dict(), rtol=0, atol=1e-5)
 
 
 def test_evaluation_drops_no_examples(small_corpus, tokenizer, tmp_path):
-    trainer = make_trainer(
-        tmp_path, small_corpus, tokenizer, dataloader_drop_last=True, per_device_eval_batch_size=999
-    )
-    assert len(trainer.get_eval_dataloader(trainer.train_dataset)) == 1 and trainer.args.dataloader_drop_last
+    made = make_trainer(tmp_path, small_corpus, tokenizer, dataloader_drop_last=True, per_device_eval_batch_size=999)
+    assert len(made.get_eval_dataloader(made.train_dataset)) == 1 and made.args.dataloader_drop_last
 
 
 def test_model_that_computes_all_logits_is_evaluated(small_corpus, tokenizer, tmp_path, monkeypatch):
@@ -117,17 +110,9 @@ def test_model_that_computes_all_logits_is_evaluated(small_corpus, tokenizer, tm
 
 @pytest.mark.parametrize(("batch_size", "accumulation_steps"), [(16, 1), (4, 4)])
 def test_mlm_and_nsp_loss_are_logged_and_add_up(batch_size, accumulation_steps, small_corpus, tokenizer, tmp_path):
-    trainer = make_trainer(
-        tmp_path,
-        small_corpus,
-        tokenizer,
-        dropout=0.0,
-        max_steps=4,
-        logging_steps=2,
-        save_strategy="no",
-        per_device_train_batch_size=batch_size,
-        gradient_accumulation_steps=accumulation_steps,
-    )
+    options = {"per_device_train_batch_size": batch_size, "gradient_accumulation_steps": accumulation_steps}
+    options |= {"max_steps": 4, "logging_steps": 2, "save_strategy": "no"}
+    trainer = make_trainer(tmp_path, small_corpus, tokenizer, dropout=0.0, **options)
     trainer.train()
     logs = [log for log in trainer.state.log_history if "loss" in log]
     assert len(logs) == 2
@@ -154,20 +139,14 @@ def test_mlm_and_nsp_loss_of_several_gpus_in_one_process_are_logged(small_corpus
     assert log["loss"] == pytest.approx(log["mlm_loss"] + log["nsp_loss"], abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("workers", "accumulation_steps", "pack_to"), [(0, 1, None), (2, 2, None), (0, 2, 64)], ids=str
-)
-def test_training_with_counts_is_that_without(
-    workers, accumulation_steps, pack_to, small_corpus, tokenizer, tmp_path, monkeypatch
-):
+@pytest.mark.parametrize(("workers", "steps", "pack_to"), [(0, 1, None), (2, 2, None), (0, 2, 64)], ids=str)
+def test_training_with_counts_is_that_without(workers, steps, pack_to, small_corpus, tokenizer, tmp_path, monkeypatch):
     """As on a GPU, where each batch carries lists and numbers beside its tensors."""
-    options = {"dataloader_num_workers": workers, "gradient_accumulation_steps": accumulation_steps}
+    options = {"dataloader_num_workers": workers, "gradient_accumulation_steps": steps, "max_steps": 4, "dropout": 0.0}
     logs, batches = [], []
     for counts in (False, True):
         monkeypatch.setattr(PretrainingTrainer, "counts_on_the_host", counts)
-        trainer = make_trainer(
-            tmp_path / str(counts), small_corpus, tokenizer, max_steps=4, dropout=0.0, pack_to=pack_to, **options
-        )
+        trainer = make_trainer(tmp_path / str(counts), small_corpus, tokenizer, pack_to=pack_to, **options)
         assert isinstance(trainer.train_collator, CountingCollator) == counts
         batches.append(next(iter(trainer.get_train_dataloader())))
         trainer.train()

@@ -15,13 +15,7 @@ import pytest
 import torch
 import transformers
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import (
-    BertConfig,
-    BertForPreTraining,
-    TrainerControl,
-    TrainerState,
-    get_linear_schedule_with_warmup,
-)
+from transformers import BertConfig, BertForPreTraining, TrainerControl, TrainerState, get_linear_schedule_with_warmup
 
 from helpers import ROOT, SMALL, run_process, run_script
 from scratch_bert import ScratchBertConfig
@@ -127,9 +121,7 @@ def test_make_gpu_runs_as_far_as_a_cpu_can(text_file, tmp_path):
     make = ["make", "-n", "--no-print-directory", "-o", ".venv/installed", "gpu"]
     make += [f"{name}={value}" for name, value in variables.items()]
     options = {"cwd": ROOT, "capture_output": True, "text": True}
-    options["env"] = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "MAKE", "MFLAGS"))
-    }
+    options["env"] = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "MAKE", "MFLAGS"))}
     commands = subprocess.run(make, check=True, **options).stdout.replace(".venv/bin/python", sys.executable)
     ran = subprocess.run(["bash", "-ec", commands], **options)
     assert ran.returncode == 0, ran.stderr[-2000:]
@@ -266,8 +258,6 @@ def test_race_trains_on_the_books_and_says_whether_the_target_is_reached(text_fi
     ours = [float(row[-1]) for row in rows[2:5]]
     assert float(re.search(r"scratch_bert: ([\d.]+) ±", shown)[1]) == pytest.approx(sum(ours) / 3, abs=0.001)
     assert "1.65 is not reached" in shown
-    better = [
-        {"side": "scratch_bert", "evaluate_model": {"eval_mlm_bits_per_character": bits}} for bits in (1.75, 1.45)
-    ]
+    better = [{"side": "scratch_bert", "evaluate_model": {"eval_mlm_bits_per_character": b}} for b in (1.75, 1.45)]
     common = {"seed": 1, "seconds": 60, "steps": 9, "tokens_per_second": 9}
     assert "1.65 is reached" in names["table"]([result | common for result in better])

@@ -43,9 +43,7 @@ def test_bert_and_its_conversion_get_the_same_metrics(evaluate, bert, converted,
     assert mlm_and_nsp(again) == mlm_and_nsp(one)
 
 
-def test_models_without_nsp_head_get_the_same_masks_and_predictions_are_shown_on_request(
-    evaluate, bert, tokenizer, tmp_path, capsys
-):
+def test_models_without_nsp_head_get_the_same_masks_and_show_theirs(evaluate, bert, tokenizer, tmp_path, capsys):
     BertForMaskedLM.from_pretrained(bert).save_pretrained(tmp_path / "mlm")
     tokenizer.save_pretrained(tmp_path / "mlm")
     one, two = evaluate(bert, tmp_path / "mlm", show=3)
@@ -141,9 +139,7 @@ def test_models_of_different_vocabularies_are_not_compared(evaluate, saved, toke
         evaluate(saved, tmp_path / "other")
 
 
-def test_model_without_mlm_head_is_rejected_and_those_before_it_are_not_lost(
-    evaluate, saved, tokenizer, tmp_path, capsys
-):
+def test_model_without_mlm_head_is_rejected_and_those_before_it_stay(evaluate, saved, tokenizer, tmp_path, capsys):
     make_bert("Model", tmp_path / "encoder", tokenizer)
     with pytest.raises(SystemExit, match="error: .*encoder has no MLM head"):
         evaluate(saved, tmp_path / "encoder")

@@ -177,9 +177,7 @@ def cells(text, title):
 
 def test_tables_name_all_tasks():
     for scores in BENCHMARK.GOOGLE.values():
-        assert {task: len(parts) for task, parts in scores.items()} == {
-            task: len(BENCHMARK.SCORES[task]) for task in GLUE
-        }
+        assert {t: len(parts) for t, parts in scores.items()} == {t: len(BENCHMARK.SCORES[t]) for t in GLUE}
     assert BENCHMARK.TITLES.keys() == GLUE.keys()
     for name, task in GLUE.items():
         assert BENCHMARK.SCORES[name].keys() - {"test_accuracy"} <= set(task.metrics)

@@ -7,7 +7,7 @@ import datasets
 import pytest
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
-from helpers import run_script
+from helpers import failure_of, run_script
 
 
 FEW = ["--sample", 50]  # the statistics of many are tested in tests/pretraining/test_inspection.py
@@ -85,9 +85,8 @@ def test_prepared_examples_are_read_by_the_stock_collator(prepared):
 def test_output_directory_is_not_written_to(arguments, message, prepared, monkeypatch, capsys):
     monkeypatch.chdir(prepared.parent)
     before = {file: file.stat().st_mtime_ns for file in prepared.parent.rglob("*")}
-    with pytest.raises(SystemExit) as stop:
-        run_script(monkeypatch, "inspect_data.py", *arguments)
-    assert re.search(f"error: .*{message}", f"{stop.value}\n{capsys.readouterr().err}")
+    shown = failure_of(capsys, run_script, monkeypatch, "inspect_data.py", *arguments)
+    assert re.search(f"error: .*{message}", shown)
     assert {file: file.stat().st_mtime_ns for file in prepared.parent.rglob("*")} == before
 
 

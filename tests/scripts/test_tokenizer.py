@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from helpers import run_script
+from helpers import failure_of, run_script
 from scratch_bert.corpus.tokenizer import load_tokenizer
 from scratch_bert.pretraining.sources import find_texts, trained_tokenizer
 from scratch_bert_options.data import DataOptions
@@ -47,9 +47,8 @@ def test_tokenizer_is_not_trained_in_vain(options, message, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "tokenizer.json").touch()
-    with pytest.raises(SystemExit):
-        run_script(monkeypatch, "tokenizer.py", "--train_file", "nowhere.txt", *options)
-    assert message in capsys.readouterr().err
+    arguments = ["tokenizer.py", "--train_file", "nowhere.txt", *options]
+    assert message in failure_of(capsys, run_script, monkeypatch, *arguments)
     assert (tmp_path / "here" / "tokenizer.json").stat().st_size == 0
 
 

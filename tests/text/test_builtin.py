@@ -94,10 +94,8 @@ def documents_of(tmp_path, monkeypatch):
 
 
 def test_documents_are_the_topics_and_the_modules_of_the_library(documents_of):
-    inside, outside = (
-        ["abc", "json/__init__", "json/tool"],
-        ["site-packages/abc", "six", "test/abc", "unittest/test/abc"],
-    )
+    inside = ["abc", "json/__init__", "json/tool"]
+    outside = ["site-packages/abc", "six", "test/abc", "unittest/test/abc"]
     topics = {"if": about("statement"), "and": about("first operand") + "\n\n" + about("second operand")}
     documents = documents_of({f"{name}.py": module(about(name)) for name in outside + inside[::-1]}, topics)
     assert documents == [topics["and"], topics["if"], *map(about, inside)]

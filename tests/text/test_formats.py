@@ -13,14 +13,7 @@ import pytest
 
 from scratch_bert.text import formats as text_module
 from scratch_bert.text.files import TextError, find_files
-from scratch_bert.text.formats import (
-    FORMATS,
-    REPLACEMENT,
-    TextFormat,
-    TextSource,
-    replace_encoded,
-    sentence_splitter,
-)
+from scratch_bert.text.formats import FORMATS, REPLACEMENT, TextFormat, TextSource, replace_encoded, sentence_splitter
 
 
 def read(path, text_format=None, **options):
@@ -51,6 +44,7 @@ def read(path, text_format=None, **options):
         pytest.param({"name": "line"}, "no stop\n two   words. Here\n", ["no stop", "two   words. Here"], id="lines"),
         pytest.param({"name": "line"}, "a\u2028b\r\nc\x85d\re\x0cf", ["a\u2028b", "c\x85d", "e\x0cf"], id="line ends"),
         pytest.param({"name": "|||"}, "One. Two ||| three\nfour |||", ["One. Two", "three four"], id="delimiter"),
+        pytest.param({"name": "\t"}, "One. Two\tthree", ["One. Two", "three"], id="tab"),
         pytest.param({}, " \n ", [], id="blank"),
     ],
 )
@@ -114,10 +108,8 @@ def test_fasta_has_a_document_for_each_record(tmp_path):
 
 
 def test_gutenberg_leaves_out_the_licence(tmp_path):
-    book = (
-        "\ufeffTitle: X\r\n\r\n*** START OF THE PROJECT GUTENBERG EBOOK X ***\r\n\r\nIt was\r\na night. It rained.\r\n"
-    )
-    book += "\r\nThe end.\r\n*** END OF THE PROJECT GUTENBERG EBOOK X ***\r\n\r\nLicence.\r\n"
+    book = "\ufeffTitle: X\r\n\r\n*** START OF THE PROJECT GUTENBERG EBOOK X ***\r\n\r\nIt was\r\na night. "
+    book += "It rained.\r\n\r\nThe end.\r\n*** END OF THE PROJECT GUTENBERG EBOOK X ***\r\n\r\nLicence.\r\n"
     (tmp_path / "x.txt").write_bytes(book.encode())
     assert read(tmp_path / "x.txt", "gutenberg") == [["It was a night.", "It rained.", "The end."]]
     (tmp_path / "two.txt").write_bytes(2 * book.encode())
@@ -240,11 +232,7 @@ def test_paragraph_of_very_many_lines_stays_one_document(tmp_path):
         ("<!DOCTYPE html>\n<html><body><p>One.</p>", (1, 3), "a.txt is a web page, whose tags are read as text"),
         ("*** START OF THE PROJECT GUTENBERG EBOOK X ***\n\nOne.\n", (3, 3), "text_format=gutenberg"),
         (" = Title = \n\n One .\n = = Part = = \n\n = = Other = = \n", (3, 9), "text_format=wikitext"),
-        (
-            "One.\n\nTwo.\n",
-            (6556, 20000),
-            "6,556 documents from 1 files: a blank line ends a document. If each file is",
-        ),
+        ("One.\n\nTwo.\n", (6556, 20000), "6,556 documents from 1 files: a blank line ends a document. If each file"),
         ("One.\nTwo.\n", (1, 5000), "1 documents from 1 files: a blank line .*, and there are none. .* sed G"),
         ("One.\n\nTwo.\n", (60, 600), None),
     ],
@@ -302,12 +290,8 @@ def test_encoded_data_is_an_unknown_word(text, expected):
 
 def test_sentence_without_end_is_cut_at_a_space(monkeypatch):
     monkeypatch.setattr(text_module, "MAX_SENTENCE", 20)
-    assert sentence_splitter("line")("word " * 6 + "\n" + "x" * 30) == [
-        "word word word word",
-        "word word",
-        "x" * 20,
-        "x" * 10,
-    ]
+    split = sentence_splitter("line")("word " * 6 + "\n" + "x" * 30)
+    assert split == ["word word word word", "word word", "x" * 20, "x" * 10]
 
 
 # ----------------------------------------------------------------------------------------------------- fingerprint

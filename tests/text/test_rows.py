@@ -70,10 +70,7 @@ def test_damaged_files(kind, content, message, tmp_path):
         list(read_rows(str(tmp_path / f"rows{kind}"), kind))
 
 
-@pytest.mark.parametrize(
-    ("kind", "row", "message"),
-    [(".csv", {"a": "x", "b": "y"}, "'b' is not in the first rows")],
-)
+@pytest.mark.parametrize(("kind", "row", "message"), [(".csv", {"a": "x", "b": "y"}, "'b' is not in the first rows")])
 def test_rows_that_would_not_be_kept(kind, row, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         write(tmp_path / "rows", kind, [[{"a": "first"}], [row]])

@@ -64,9 +64,7 @@ def start(tmp_path):
     (tmp_path / "on_cpu.py").write_text(ON_CPU)
 
     def start(processes, script, *arguments):
-        torchrun = (
-            ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes] if processes > 1 else []
-        )
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes] * (processes > 1)
         return run_process(*torchrun, tmp_path / "on_cpu.py", script, *arguments, OMP_NUM_THREADS="1")
 
     return start
@@ -86,9 +84,7 @@ def test_stock_trainer_trains_as_on_one_process_and_saves_a_model_that_opens(sta
     for processes in (1, 2):
         start(processes, tmp_path / "stock.py", SCRIPTS.parent / "tests", tmp_path / str(processes))
     assert_same_weights(tmp_path / "1", tmp_path / "2")
-    assert {path.name for path in (tmp_path / "2").glob("*.py")} == {
-        path.name for path in (tmp_path / "1").glob("*.py")
-    }
+    assert {p.name for p in (tmp_path / "2").glob("*.py")} == {p.name for p in (tmp_path / "1").glob("*.py")}
     AutoModelForPreTraining.from_pretrained(tmp_path / "2", trust_remote_code=True)
     configs = [json.loads((tmp_path / name / "config.json").read_text()) for name in "12"]
     assert configs[0] == configs[1]

@@ -70,6 +70,4 @@ def test_checkpoint_that_must_not_be_published_is_not_pushed(saved, tmp_path, ca
     trainer.state.global_step = 1
     trainer.push_checkpoint(checkpoint)
     assert "Step 1 is not pushed, training continues" in caplog.text and "LICENSE is a link" in caplog.text
-    assert trainer.push_in_progress is None and [path.name for path in (tmp_path / "run").iterdir()] == [
-        "checkpoint-1"
-    ]
+    assert trainer.push_in_progress is None and [p.name for p in (tmp_path / "run").iterdir()] == ["checkpoint-1"]

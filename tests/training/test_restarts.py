@@ -13,10 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
-from helpers import SCRIPTS, SIZES, run_process
+from helpers import SCRIPTS, SIZES, assert_same_weights, run_process
 from scratch_bert.checkpoints.saved import find_damage
 
 
@@ -72,11 +70,6 @@ def exit_code(process):
         pytest.fail(f"does not end:\n{process.log.read_text()}")
 
 
-def assert_same_weights(root, one, other):
-    one, other = (load_file(root / name / "model.safetensors") for name in (one, other))
-    assert all(torch.equal(one[name], other[name]) for name in one)
-
-
 @pytest.fixture(scope="module")
 def unbroken(start):
     """The name of a run of two processes, without workers, that nothing stops."""
@@ -106,12 +99,12 @@ def test_process_killed_while_it_saves(start):
     options = ["--gradient_accumulation_steps", 2]
     assert exit_code(start("one-unbroken", *options)) == 0
     kill_while_it_saves("one", options, [], start)
-    assert_same_weights(start.root, "one", "one-unbroken")
+    assert_same_weights(start.root / "one", start.root / "one-unbroken")
 
 
 def test_processes_with_workers_killed_while_they_save(start, unbroken):
     kill_while_it_saves("two", ["--dataloader_num_workers", 1], TORCHRUN, start)
-    assert_same_weights(start.root, "two", unbroken)
+    assert_same_weights(start.root / "two", start.root / unbroken)
 
 
 def test_processes_preempted_by_torchrun_save_a_checkpoint(start):
@@ -136,7 +129,7 @@ def test_torchrun_restarts_its_processes(rendezvous, start, unbroken):
         wait_for(start.root / name / f"checkpoint-{step}", process)
         os.kill(children_of(process)[-1], signal.SIGKILL)
     assert exit_code(process) == 0, process.log.read_text()
-    assert_same_weights(start.root, name, unbroken)
+    assert_same_weights(start.root / name, start.root / unbroken)
 
 
 def test_machines_with_caches_of_their_own_resume_after_one_has_died(start, unbroken, text_file):
@@ -159,7 +152,7 @@ def test_machines_with_caches_of_their_own_resume_after_one_has_died(start, unbr
     kill(second)
     assert exit_code(first) != 0 and second.wait() != 0
     assert [exit_code(machine) for machine in start_machines(2)] == [0, 0]
-    assert_same_weights(start.root, "machines", unbroken)
+    assert_same_weights(start.root / "machines", start.root / unbroken)
     assert "Resuming from" in first.log.read_text()
     for machine in (1, 2):
         kinds = {path.name.split("-")[0] for path in (start.root / f"cache-{machine}").iterdir()}

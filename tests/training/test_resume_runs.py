@@ -9,10 +9,8 @@ import signal
 from functools import cache
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
-from helpers import SIZES, make_bert
+from helpers import SIZES, assert_same_weights, make_bert
 from scratch_bert.atomic import MANIFEST
 from scratch_bert.finetuning.run import prepare_finetuning
 from scratch_bert.pretraining.run import prepare_pretraining
@@ -78,8 +76,7 @@ def checkpoint_of(run):
 
 def assert_same_result(found, expected):
     """Weights, and metrics of the evaluation."""
-    weights, expected_weights = (load_file(directory / "model.safetensors") for directory in (found, expected))
-    assert all(torch.equal(weights[name], value) for name, value in expected_weights.items())
+    assert_same_weights(found, expected)
     metrics, expected_metrics = (json.loads((path / "metrics.json").read_text()) for path in (found, expected))
     timed = ("runtime", "per_second")
     names = [name for name in expected_metrics if name.startswith("eval") and not name.endswith(timed)]
@@ -181,32 +178,19 @@ def test_options_of_another_run_are_rejected(half, changed, message, prepare, un
         prepare(half, directory, resume_from_checkpoint="auto", **changed)
 
 
-@pytest.mark.parametrize(
-    ("half", "changed"),
-    [
-        (
-            "pretraining",
-            {
-                "data_seed": 7,
-                "train_sampling_strategy": "sequential",
-                "dataloader_drop_last": True,
-                "static_pairs": True,
-                "config_overrides": SIZES | {"hidden_act": "relu"},
-            },
-        ),
-        ("finetuning", {"learning_rate": 1e-3, "dropout": 0.2, "early_stopping_patience": 1}),
-    ],
-    ids=HALVES,
-)
-def test_options_that_have_changed_are_named_and_no_others(
-    half, changed, prepare, unbroken, tmp_path, caplog, monkeypatch
-):
+CHANGED = {"finetuning": {"learning_rate": 1e-3, "dropout": 0.2, "early_stopping_patience": 1}}
+CHANGED["pretraining"] = {"data_seed": 7, "train_sampling_strategy": "sequential", "dataloader_drop_last": True}
+CHANGED["pretraining"] |= {"static_pairs": True, "config_overrides": SIZES | {"hidden_act": "relu"}}
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_options_that_have_changed_are_named_and_no_others(half, prepare, unbroken, tmp_path, caplog, monkeypatch):
     caplog.set_level(logging.INFO, "scratch_bert")
     directory = shutil.copytree(unbroken(half), tmp_path / "run")
     prepare(half, directory, resume_from_checkpoint="auto")
     assert "from here on" not in caplog.text
-    prepare(half, directory, resume_from_checkpoint="auto", **changed)
-    for name in changed:
+    prepare(half, directory, resume_from_checkpoint="auto", **CHANGED[half])
+    for name in CHANGED[half]:
         assert f"\n{name}: " in "\n".join(caplog.messages)
     monkeypatch.setattr(arguments, "CODE_VERSION", "99")
     prepare(half, directory, resume_from_checkpoint="auto")

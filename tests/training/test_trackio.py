@@ -17,11 +17,8 @@ def test_training_its_resume_and_its_last_evaluation_are_one_run(text_file, tmp_
     options = ["--train_file", text_file, "--output_dir", output_dir, "--use_cpu", "--report_to", "trackio"]
     options += ["--vocab_size", 500, "--max_seq_length", 32]
     options += ["--logging_steps", 2, "--eval_steps", 2, "--save_steps", 2]
-    environment = {
-        "TRACKIO_DIR": str(tmp_path / "trackio"),
-        "HF_HUB_OFFLINE": "1",
-        "GRADIO_ANALYTICS_ENABLED": "False",
-    }
+    environment = {"TRACKIO_DIR": str(tmp_path / "trackio"), "HF_HUB_OFFLINE": "1"}
+    environment |= {"GRADIO_ANALYTICS_ENABLED": "False"}
     run_process(SCRIPTS / "pretrain.py", *options, "--max_steps", 4, "--project", "mine", **environment)
     more = ["--max_steps", 6, "--project", "mine", "--resume_from_checkpoint", "auto"]
     run_process(SCRIPTS / "pretrain.py", *options, *more, **environment)

@@ -36,14 +36,9 @@ def make_trainer(output_dir, *callbacks, **options):
     examples = [{name: values[row] for name, values in batch.items()} for row in range(8)]
     options = {"max_steps": 6, "save_steps": 100, "disable_tqdm": True, **options}
     (training,) = from_keywords(CommonOptions, output_dir=output_dir, **options)
-    return ScratchBertTrainer(
-        model=ScratchBertForPreTraining(ScratchBertConfig(**SMALL)),
-        args=make_training_arguments(training, {}),
-        options=training,
-        train_dataset=examples,
-        eval_dataset=examples,
-        callbacks=list(callbacks),
-    )
+    model, args = ScratchBertForPreTraining(ScratchBertConfig(**SMALL)), make_training_arguments(training, {})
+    parts = {"train_dataset": examples, "eval_dataset": examples, "callbacks": list(callbacks)}
+    return ScratchBertTrainer(model, args, options=training, **parts)
 
 
 class SendSignal(TrainerCallback):
@@ -142,9 +137,7 @@ with_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="other platforms 
 def test_worker_that_dies_ends_the_training_with_the_remedy(tmp_path):
     trainer = make_trainer(tmp_path, dataloader_num_workers=1)
     trainer.train_dataset = InWorkers(trainer.train_dataset, lambda: os.kill(os.getpid(), signal.SIGKILL))
-    with pytest.raises(
-        OSError, match="A process that loads data has died.*lower dataloader_num_workers.*resume_from_checkpoint"
-    ):
+    with pytest.raises(OSError, match="loads data has died.*lower dataloader_num_workers.*resume_from_checkpoint"):
         trainer.train()
 
 
@@ -166,40 +159,31 @@ def test_stop_within_an_epoch_evaluates_nothing_and_keeps_its_checkpoint(tmp_pat
     trainer.train()
     assert trainer.interrupted and trainer.state.global_step == 5
     assert [entry["step"] for entry in trainer.state.log_history if "eval_loss" in entry] == [4]
-    assert find_checkpoint(make_trainer(tmp_path, resume_from_checkpoint="auto").args) == str(
-        tmp_path / "checkpoint-5"
-    )
+    assert find_checkpoint(make_trainer(tmp_path, resume_from_checkpoint="auto").args) == f"{tmp_path}/checkpoint-5"
     state = json.loads((tmp_path / "checkpoint-5" / "trainer_state.json").read_text())
     assert state["best_model_checkpoint"] == str(tmp_path / "checkpoint-4") and state["best_global_step"] == 4
 
 
 def test_resume_at_the_last_step_trains_no_other(tmp_path):
-    options = {
-        "per_device_train_batch_size": 2,
-        "lr_scheduler_type": "constant",
-        "save_steps": 2,
-        "save_total_limit": 5,
-    }
+    options = {"per_device_train_batch_size": 2, "lr_scheduler_type": "constant"}
+    options |= {"save_steps": 2, "save_total_limit": 5}
     whole = make_trainer(tmp_path, **options)
     whole.train()
     again = make_trainer(tmp_path, **options)
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
     assert again.state.global_step == 6 and not (tmp_path / "checkpoint-7").exists()
-    weights = again.model.state_dict()
-    assert all(torch.equal(weights[name], value) for name, value in whole.model.state_dict().items())
+    torch.testing.assert_close(again.model.state_dict(), whole.model.state_dict(), rtol=0, atol=0)
 
 
 def test_resume_of_a_finished_run_keeps_the_metrics_of_its_training(tmp_path):
     metrics = make_trainer(tmp_path, logging_steps=2).train().metrics
     write_metrics(tmp_path, metrics)
-    again = make_trainer(tmp_path, logging_steps=2)
-    found = again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6")).metrics
+    again, last = make_trainer(tmp_path, logging_steps=2), str(tmp_path / "checkpoint-6")
+    found = again.train(resume_from_checkpoint=last).metrics
     assert found == metrics and metrics["train_loss"] > 0
     assert again.latest_metrics()["train_loss"] == metrics["train_loss"]
     (tmp_path / "metrics.json").unlink()  # it died before it was written
-    found = (
-        make_trainer(tmp_path, logging_steps=2).train(resume_from_checkpoint=str(tmp_path / "checkpoint-6")).metrics
-    )
+    found = make_trainer(tmp_path, logging_steps=2).train(resume_from_checkpoint=last).metrics
     assert found["train_loss"] == pytest.approx(metrics["train_loss"], abs=0.01)
 
 
@@ -251,9 +235,7 @@ def test_latest_metrics_are_those_of_the_log_and_the_results(tmp_path):
 
 def test_model_card_is_written_into_each_directory(tmp_path):
     trainer = make_trainer(tmp_path / "run", save_steps=3)
-    trainer.write_card = lambda trainer, directory: (directory / "README.md").write_text(
-        f"{trainer.state.global_step}"
-    )
+    trainer.write_card = lambda one, directory: (directory / "README.md").write_text(f"{one.state.global_step}")
     trainer.train()
     trainer.save_model()
     cards = {file.parent.name: file.read_text().split("\n")[0] for file in (tmp_path / "run").rglob("README.md")}
@@ -272,17 +254,13 @@ class Spoil(TrainerCallback):
 
 
 def test_diverged_training_stops_and_saves_nothing(tmp_path):
-    message = (
-        r"The loss is nan at step 4: the training has diverged\. The last checkpoint is .*checkpoint-2\. Try a lower"
-    )
+    message = r"The loss is nan at step 4: the training has diverged\. The last checkpoint is .*checkpoint-2\. Try"
     with pytest.raises(DivergenceError, match=message):
         make_trainer(tmp_path / "logged", Spoil(3), save_steps=2, logging_steps=1).train()
     assert sorted(path.name for path in (tmp_path / "logged").glob("checkpoint-*")) == ["checkpoint-2"]
 
     trainer = make_trainer(tmp_path / "saved", Spoil(4), save_steps=4, logging_steps=100)
-    with pytest.raises(
-        DivergenceError, match="bert.pooler.dense.bias is not finite at step 4.* There is no checkpoint yet"
-    ):
+    with pytest.raises(DivergenceError, match="pooler.dense.bias is not finite at step 4.* There is no checkpoint"):
         trainer.train()
     with pytest.raises(DivergenceError, match="pooler.dense.bias is not finite"):
         trainer.save_model()
@@ -319,13 +297,10 @@ def test_disk_that_is_too_small_is_found_before_the_first_step(tmp_path, monkeyp
     trainer = make_trainer(tmp_path, save_steps=2, save_total_limit=1)
     weights = 4 * sum(weight.numel() for weight in trainer.model.parameters())
     needed = 7 * weights + 3 * BESIDE_WEIGHTS  # two checkpoints with AdamW's state, and a model
-    for free, enough in ((needed, True), (needed - 1, False)):
+    too_small = pytest.raises(OSError, match="MB free, but the model and its checkpoints need")
+    for free, outcome in ((needed, nullcontext()), (needed - 1, too_small)):
         monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
-        with (
-            nullcontext()
-            if enough
-            else pytest.raises(OSError, match="MB free, but the model and its checkpoints need")
-        ):
+        with outcome:
             check_space(trainer.model, trainer.args)
 
 
@@ -339,9 +314,7 @@ def test_checkpoint_that_cannot_be_written_leaves_the_last_one(tmp_path, monkeyp
         save(value, file, *args, **kwargs)
 
     monkeypatch.setattr(torch, "save", fill_the_disk)
-    message = (
-        "checkpoint-4 could not be written to .*No space left on device.*checkpoint-2 is kept. Free some space there"
-    )
+    message = "checkpoint-4 could not be written to .*No space left on device.*checkpoint-2 is kept. Free some space"
     with pytest.raises(OSError, match=message):
         trainer.train()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-2"]
@@ -402,9 +375,7 @@ def test_best_checkpoint_is_kept_where_the_output_directory_was_moved_to(tmp_pat
 
 
 @pytest.mark.parametrize(("damaged", "elsewhere"), [(False, False), (False, True), (True, False)])
-def test_best_checkpoint_is_found_beside_that_of_the_resume_and_left_out_if_damaged(
-    damaged, elsewhere, tmp_path, caplog
-):
+def test_best_checkpoint_is_found_beside_that_of_the_resume_unless_damaged(damaged, elsewhere, tmp_path, caplog):
     make_trainer(tmp_path / "run", Scores(), **BEST, save_total_limit=3).train()
     shutil.move(tmp_path / "run", tmp_path / "moved")
     best, last = (load_file(tmp_path / "moved" / f"checkpoint-{step}" / "model.safetensors") for step in (2, 6))
@@ -480,13 +451,8 @@ def test_resume_takes_the_learning_rate_of_its_options(tmp_path):
     whole = make_trainer(tmp_path / "run", learning_rate=6e-4, **options)
     whole.train()
     for learning_rate in (6e-4, 3e-4):
-        again = make_trainer(
-            tmp_path / f"again{learning_rate}",
-            learning_rate=learning_rate,
-            weight_decay=0.2,
-            adam_beta1=0.8,
-            **options,
-        )
+        changed = {"learning_rate": learning_rate, "weight_decay": 0.2, "adam_beta1": 0.8}
+        again = make_trainer(tmp_path / f"again{learning_rate}", **options | changed)
         again.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-3"))
         assert rates(again) == pytest.approx(rates(whole)[:3] + [r * learning_rate / 6e-4 for r in rates(whole)[3:]])
         groups = again.optimizer.param_groups
