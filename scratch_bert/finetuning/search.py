@@ -34,7 +34,7 @@ class FinetuningSearch(FinetuningRun):
 
     The learning rate is drawn between a 16th and four times that of the options, that of the head between a quarter and
     four times its own: with few examples, an encoder that hardly moves can be best. The epochs are between half and
-    twice those of the options.
+    twice those of the options, unless these are less than one.
 
     Attributes:
         best: The best trial, after `train`; `model_dir` is then its directory.
@@ -129,9 +129,9 @@ class FinetuningSearch(FinetuningRun):
         if head_rate:
             bounds = head_rate / 4, head_rate * 4
             changes["head_learning_rate"] = trial.suggest_float("head_learning_rate", *bounds, log=True)
-        if self.options.max_minutes is None and self.options.max_steps < 0:
-            epochs = self.options.num_train_epochs
-            bounds = max(1, round(epochs / 2)), max(1, round(2 * epochs))
+        epochs = self.options.num_train_epochs
+        if self.options.max_minutes is None and self.options.max_steps < 0 and epochs >= 1:
+            bounds = max(1, round(epochs / 2)), round(2 * epochs)
             changes["num_train_epochs"] = trial.suggest_int("num_train_epochs", *bounds)
         dropout = trial.suggest_categorical("dropout", [0.0, 0.1])
         return replace(self.task_args, dropout=dropout), replace(self.options, **changes)

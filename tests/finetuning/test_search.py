@@ -77,7 +77,7 @@ def test_a_search_that_was_killed_ends_as_the_unbroken_one(prepare, tmp_path, mo
     assert tables[0]["value"].tolist() == tables[1]["value"].tolist()
 
 
-def test_a_trial_that_diverges_ends_no_search(prepare, monkeypatch, tmp_path):
+def test_a_trial_that_diverges_ends_no_search_of_half_an_epoch(prepare, monkeypatch, tmp_path):
     train = FinetuningRun.train
 
     def diverge(run):
@@ -86,8 +86,9 @@ def test_a_trial_that_diverges_ends_no_search(prepare, monkeypatch, tmp_path):
         return train(run)
 
     monkeypatch.setattr(FinetuningRun, "train", diverge)
-    assert prepare(2).train().mean["eval_accuracy"] > 0
-    assert pandas.read_csv(tmp_path / "run" / "search.csv")["state"].tolist() == ["PRUNED", "COMPLETE"]
+    assert prepare(2, num_train_epochs=0.5).train().mean["eval_accuracy"] > 0
+    table = pandas.read_csv(tmp_path / "run" / "search.csv")
+    assert table["state"].tolist() == ["PRUNED", "COMPLETE"] and "params_num_train_epochs" not in table
 
 
 def test_a_search_whose_best_trial_is_gone_does_not_resume(prepare):
