@@ -143,10 +143,19 @@ TASKS = {
     "regression": ("sequence-classification", {"text": TEXTS * 4, "label": [0.5, 1.5, 2.5, -1.0, 0.1] * 4}),
     "multi-label": ("sequence-classification", {"text": TEXTS * 4, "label": [["a"], ["a", "b"], [], ["b"], []] * 4}),
     "words": ("token-classification", {"tokens": WORDS, "ner_tags": [["O"] + ["B-X"] * (len(one) - 1) for one in WORDS]}),
-    "questions": ("question-answering", {"id": [f"q{n}" for n in range(12)], "context": [CONTEXT[10 * n :] for n in range(12)],
-                                         "question": ["What is it?", "Which module?"] * 6,
-                                         "answers": [{"text": [CONTEXT[10 * n :][40:46]], "answer_start": [40]} for n in range(12)]}),
-    "choices": ("multiple-choice", {"text": TEXTS * 4, "choices": [["a class", "an object", "name " * n] for n in range(20)], "label": [0, 1, 2, 0] * 5}),
+    "questions": (
+        "question-answering",
+        {
+            "id": [f"q{number}" for number in range(12)],
+            "context": [CONTEXT[10 * number :] for number in range(12)],
+            "question": ["What is it?", "Which module?"] * 6,
+            "answers": [{"text": [CONTEXT[10 * n :][40:46]], "answer_start": [40]} for n in range(12)],
+        },
+    ),
+    "choices": (
+        "multiple-choice",
+        {"text": TEXTS * 4, "choices": [["a class", "an object", "name " * n] for n in range(20)], "label": [0, 1, 2, 0] * 5},
+    ),
 }  # fmt: skip
 
 
