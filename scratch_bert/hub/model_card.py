@@ -175,7 +175,7 @@ def _adapted(body: str, model: PreTrainedModel, path: str, base_model: str | Non
     other = "bert" if kind == "scratch_bert" else "scratch_bert"
     # Factorised embeddings have been multiplied out.
     body = re.sub(r"^\| options that BERT does not have \|.*\n", "", body, flags=re.MULTILINE)
-    body = re.sub(r"^(\| parameters \|).*", rf"\1 {model.num_parameters():,} |", body, flags=re.MULTILINE)
+    body = re.sub(r"^(\| parameters \|) [\d,]+ \|$", rf"\1 {model.num_parameters():,} |", body, flags=re.MULTILINE)
     left_out = rf"{_MARK.pattern}|{re.escape(_CONVERSION)}.*?{re.escape(_END)}\n*"
     body = _OF_THE_CODE.sub("", re.sub(left_out, "", with_name(body, path), flags=re.DOTALL))
     body = re.sub(rf"^A {other} model for", f"A {kind} model for", body, flags=re.MULTILINE)

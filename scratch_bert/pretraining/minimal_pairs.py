@@ -11,7 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
-from transformers import BatchEncoding, BertModel, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    BatchEncoding,
+    BertForMaskedLM,
+    BertForPreTraining,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from ..logs import progress_bar
 
@@ -183,4 +189,4 @@ def _masked_logits(
 
 
 def _has_bert_head(model: PreTrainedModel) -> bool:
-    return model.config.model_type == "scratch_bert" or isinstance(model.base_model, BertModel)
+    return model.config.model_type == "scratch_bert" or isinstance(model, (BertForMaskedLM, BertForPreTraining))

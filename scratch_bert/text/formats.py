@@ -50,7 +50,7 @@ def sentence_splitter(name: str = "sentencex", language: str = "en") -> Callable
         if name == "line":
             parts = _LINE_END.split(paragraph)
         elif name.isspace() and name != " ":  # such as a tab
-            parts = paragraph.split(name)
+            parts = (" ".join(part.split()) for part in paragraph.split(name))
         else:
             paragraph = " ".join(paragraph.split())
             parts = _segment(language, paragraph) if name == "sentencex" else paragraph.split(name)

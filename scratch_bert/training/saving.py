@@ -5,6 +5,7 @@ import math
 import shutil
 from pathlib import Path
 
+from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
@@ -111,8 +112,8 @@ class SavingTrainer(PushingTrainer, DecoratedTrainer):
             self._save_scaler(str(directory))
             self._save_rng_state(str(directory))
         if self.args.should_save:
-            for part in (*self.callback_handler.callbacks, self.control):
-                if isinstance(part, ExportableState):
-                    self.state.stateful_callbacks[type(part).__name__] = part.state()
+            parts = (*self.callback_handler.callbacks, self.control)
+            exported = TrainerState(stateful_callbacks=[part for part in parts if isinstance(part, ExportableState)])
+            self.state.stateful_callbacks |= exported.stateful_callbacks
             self.state.save_to_json(str(directory / TRAINER_STATE_NAME))
             write_json(directory / RUN_FILE, self.record)

@@ -44,7 +44,7 @@ def read(path, text_format=None, **options):
         pytest.param({"name": "line"}, "no stop\n two   words. Here\n", ["no stop", "two   words. Here"], id="lines"),
         pytest.param({"name": "line"}, "a\u2028b\r\nc\x85d\re\x0cf", ["a\u2028b", "c\x85d", "e\x0cf"], id="line ends"),
         pytest.param({"name": "|||"}, "One. Two ||| three\nfour |||", ["One. Two", "three four"], id="delimiter"),
-        pytest.param({"name": "\t"}, "One. Two\tthree", ["One. Two", "three"], id="tab"),
+        pytest.param({"name": "\t"}, "One.  Two\n\tthree", ["One. Two", "three"], id="tab"),
         pytest.param({}, " \n ", [], id="blank"),
     ],
 )
