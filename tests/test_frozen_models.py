@@ -88,8 +88,10 @@ def test_frozen_model_in_bf16(stored):
 def test_frozen_model_converts_and_is_published(stored, tmp_path, monkeypatch, capsys):
     convert_checkpoint(MODEL, tmp_path / "bert", "bert")
     bert = transformers.BertForPreTraining.from_pretrained(tmp_path / "bert", dtype=torch.float32).eval()
-    found, mask = bert(**{name: stored[name] for name in INPUTS}), stored["attention_mask"].bool()
-    torch.testing.assert_close(found.prediction_logits[mask][..., ::4], stored["prediction_logits"][mask], **TOLERANCE)
+    outputs, mask = bert(**{name: stored[name] for name in INPUTS}), stored["attention_mask"].bool()
+    torch.testing.assert_close(
+        outputs.prediction_logits[mask][..., ::4], stored["prediction_logits"][mask], **TOLERANCE
+    )
     run_script(monkeypatch, "push_to_hub.py", MODEL, "user/name", "--dry_run")
     listed = capsys.readouterr().out
     assert "operations_scratch_bert.py" in listed and "Not sent: metrics.json, training.log\n" in listed
@@ -120,10 +122,14 @@ def test_interrupted_run_resumes_and_ends_as_it_would_have(tmp_path, monkeypatch
     lengths = lambda length, multiple: length + length % 2 * (length > 32)  # noqa: E731
     monkeypatch.setattr(padding_scratch_bert, "common_length", lengths)
     monkeypatch.setattr(padding_scratch_bert, "surplus_rows", lambda *_: 0)
-    options = [shutil.copy((frozen / "options.yaml").resolve(), tmp_path), "--output_dir", "run"]
-    options += ["--muon_matrices", "layers", "--learning_rate", 1e-3, "--split_seed", 1]  # the defaults then
-    options += ["--resume_from_checkpoint"]
-    run_script(monkeypatch, "pretrain.py", *options)
+    options = (frozen / "options.yaml").resolve()
+    run_script(
+        monkeypatch,
+        "pretrain.py",
+        shutil.copy(options, tmp_path),
+        *("--output_dir", "run", "--resume_from_checkpoint"),
+        *("--muon_matrices", "layers", "--learning_rate", 1e-3),  # the defaults then
+    )
     found, expected = load_file("run/model.safetensors"), load_file(frozen / "finished.safetensors")
     start = load_file(frozen / "checkpoint-20/model.safetensors")
     assert found.keys() == expected.keys()

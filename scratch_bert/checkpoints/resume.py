@@ -24,6 +24,12 @@ def read_record(checkpoint: str | Path) -> dict[str, Any]:
         return {}
 
 
+def has_one_seed(checkpoint: str | Path) -> bool:
+    """Whether the run in a directory or checkpoint is of an earlier version, whose `seed` also drew the held-out part."""
+    record = read_record(checkpoint)
+    return bool(record) and "split_seed" not in record
+
+
 def check_same_run(record: dict[str, dict], checkpoint: str, also_fixed: Collection[str] = ()) -> None:
     """Compare the record of a run with that of the run that saved `checkpoint`.
 

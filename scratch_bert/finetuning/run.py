@@ -1,6 +1,7 @@
 """A fine-tuning run, with one seed or several: open the data, prepare, train, report."""
 
 from copy import copy, deepcopy
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from scratch_bert_options.outputs import check_output_dir
 from ..atomic import checksum
 from ..checkpoints.open import load_config
 from ..checkpoints.output_dir import write_metrics
-from ..checkpoints.resume import check_same_run, check_same_weights
+from ..checkpoints.resume import check_same_run, check_same_weights, has_one_seed
 from ..checkpoints.saved import METRICS_FILE, find_checkpoint
 from ..checkpoints.weights import find_weights
 from ..logs import logger
@@ -89,6 +90,11 @@ class FinetuningRun:
         if args.should_save:
             check_output_dir("output_dir", Path(args.output_dir), task_args.train_file)
         self.seed_runs = self.plan(task_args.seeds, args)
+        begun = next(
+            (run.checkpoint or run.args.output_dir for run in self.seed_runs if run.checkpoint or run.metrics), None
+        )
+        if begun and has_one_seed(begun):
+            task_args = replace(task_args, split_seed=options.seed)
         with args.main_process_first():
             self.config = load_config(task_args.model_name_or_path, trust_remote_code=task_args.trust_remote_code)
             self.task = load_task(task_name, task_args, options, self.config, data)

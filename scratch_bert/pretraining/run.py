@@ -20,7 +20,7 @@ from scratch_bert_options.pretraining import PretrainingOptions
 
 from ..checkpoints.open import load_config
 from ..checkpoints.output_dir import output_dir_lock, write_metrics
-from ..checkpoints.resume import check_same_architecture, check_same_run, check_same_weights
+from ..checkpoints.resume import check_same_architecture, check_same_run, check_same_weights, has_one_seed
 from ..checkpoints.saved import find_checkpoint, saved_step
 from ..corpus.overlap import MEMORISED
 from ..corpus.tokenizer import copy_with_length, describe_vocabulary
@@ -183,6 +183,8 @@ def prepare_pretraining(
     checkpoint = find_checkpoint(args)
     if checkpoint:
         logger.info(f"Resuming from {checkpoint}")
+        if has_one_seed(checkpoint):
+            options = options._replace(data=replace(data_args, split_seed=args.seed))
     args.resume_from_checkpoint = checkpoint  # the card's times begin there
     phases = plan_phases(options, checkpoint)
     return PretrainingRun(options, phases, *build_phase(options, phases[0], checkpoint), checkpoint)

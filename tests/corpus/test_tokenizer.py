@@ -182,7 +182,9 @@ def test_tokenizer_min_frequency_leaves_out_rare_words():
         pytest.param("tokenizer.json", "}", "", "cannot be read: ", id="damaged"),
         pytest.param("tokenizer_config.json", '"[MASK]"', '"[PAD]"', "has one id for two special tokens", id="one id"),
         pytest.param("tokenizer_config.json", '"[MASK]"', "null", r"has no \[MASK\] token", id="no mask"),
-        pytest.param("tokenizer_config.json", '"BertTokenizer"', CODE, "cannot be read: .*remote_code", id="code"),
+        pytest.param(
+            "tokenizer_config.json", '"BertTokenizer"', CODE, "cannot be read: .*trust_remote_code", id="code"
+        ),
     ],
 )
 def test_tokenizer_that_is_unfit_is_rejected_in_one_line(name, old, new, message, tmp_path):

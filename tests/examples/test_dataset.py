@@ -265,12 +265,8 @@ def test_examples_of_two_processes_are_those_of_one(kind, tokenizer, tmp_path):
 
 
 def test_epoch_reaches_datasets_within_those_of_pytorch(corpus, tokenizer):
-    """Of any Trainer of this process, whose default callbacks have it; but not in workers that stay."""
     one, two = (SentencePairDataset(corpus, tokenizer, seed=seed) for seed in (0, 1))
     state, args = SimpleNamespace(epoch=3.0), SimpleNamespace(dataloader_persistent_workers=False)
     loader = DataLoader(ConcatDataset([Subset(one, range(9)), two]))
     AnnounceEpoch().on_epoch_begin(args, state, None, train_dataloader=loader)
     assert one.epoch == two.epoch == 3
-    args = SimpleNamespace(dataloader_persistent_workers=True, dataloader_num_workers=1)
-    with pytest.raises(ValueError, match="dataloader_persistent_workers must be False"):
-        AnnounceEpoch().on_epoch_begin(args, state, None, train_dataloader=loader)

@@ -52,11 +52,13 @@ def splits(small_corpus, tokenizer):
 
 @pytest.mark.parametrize("objective", ["nsp", "none"])
 def test_prepared_directory_opens_with_its_examples_tokenizer_and_objective(objective, splits, tmp_path):
-    written, place = splits(objective), tmp_path / "new" / "prepared[1]"
-    write_examples(place, written)
+    written = splits(objective)
+    write_examples(tmp_path / "new" / "prepared[1]", written)
     assert [file.name for file in (tmp_path / "new").iterdir()] == ["prepared[1]"]
-    assert {"train", "validation", "examples.json", "tokenizer.json"} <= {file.name for file in place.iterdir()}
-    opened = open_examples(place)
+    assert {"train", "validation", "examples.json", "tokenizer.json"} <= {
+        file.name for file in (tmp_path / "new" / "prepared[1]").iterdir()
+    }
+    opened = open_examples(tmp_path / "new" / "prepared[1]")
     assert (opened.objective.name, opened.tokenizer.model_max_length) == (objective, 64)
     assert opened.tokenizer.get_vocab() == written["train"].tokenizer.get_vocab()
     assert written["train"].tokenizer.model_max_length == 128  # as it was
@@ -77,7 +79,9 @@ def test_prepared_examples_are_streamed_again_and_again_with_other_masks(splits,
 
     first, expected = contents(examples[: len(written) // 2]), contents(all_examples(written))
     assert set(first) <= set(expected) and first.total() == len(first)
-    assert [one["input_ids"] for one in examples[:20]] != [one["input_ids"] for one in all_examples(written)[:20]]
+    assert [example["input_ids"] for example in examples[:20]] != [
+        ids["input_ids"] for ids in all_examples(written)[:20]
+    ]
 
 
 def test_stream_takes_as_many_examples_of_each_file_as_it_holds(tokenizer, tmp_path):
@@ -92,7 +96,9 @@ def test_stream_takes_as_many_examples_of_each_file_as_it_holds(tokenizer, tmp_p
     tokenizer.save_pretrained(tmp_path)
     stream = open_examples(tmp_path).streamed("train", seed=0, buffer=5)
     counts = Counter(example["input_ids"][1] for example in islice(stream, 300))
-    assert {*counts} == {*range(10, 100)} and max(counts.values()) <= 8  # about three passes, more of what both hold
+    assert (
+        set(counts) == set(range(10, 100)) and max(counts.values()) <= 8
+    )  # about three passes, and more of what both files hold
 
 
 def test_prepared_directory_is_all_or_nothing(splits, tmp_path, monkeypatch):
@@ -202,8 +208,16 @@ NO_FILES = b'{"sentence_objective": "nsp", "splits": {"train": {}}}'
     ("name", "change", "message"),
     [
         ("tokenizer.json", add_entry, OTHER_TOKENIZER),
-        ("tokenizer_config.json", lambda text: text.replace(b'case": true', b'case": false'), OTHER_TOKENIZER),
-        ("train/examples.parquet", lambda text: text[:-9], "examples.parquet cannot be read: Parquet magic bytes"),
+        (
+            "tokenizer_config.json",
+            lambda content: content.replace(b'"do_lower_case": true', b'"do_lower_case": false'),
+            OTHER_TOKENIZER,
+        ),
+        (
+            "train/examples.parquet",
+            lambda content: content[:-9],
+            "examples.parquet cannot be read: Parquet magic bytes not found",
+        ),
         ("examples.json", lambda content: b"{", "examples.json.*Expecting property name"),
         ("examples.json", lambda content: NO_FILES, "examples.json.*splits.train.files: field required"),
     ],

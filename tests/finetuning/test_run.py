@@ -437,5 +437,8 @@ def test_runs_of_several_seeds_hold_out_the_same_examples(prepare, files, monkey
     other.train()
     with pytest.raises(ValueError, match="a different train split"):
         held_out("one", seed=3, resume_from_checkpoint="auto")
-    monkeypatch.setattr("scratch_bert.checkpoints.resume.read_record", lambda checkpoint: {})  # lost
+    record = "scratch_bert.checkpoints.resume.read_record"
+    monkeypatch.setattr(record, lambda checkpoint: {"seed": 3})  # of an earlier version
+    assert held_out("one", seed=3, resume_from_checkpoint="auto")[1] == origins
+    monkeypatch.setattr(record, lambda checkpoint: {})  # lost
     assert held_out("four", seed=3, split_seed=5, resume_from_checkpoint="auto")[1] == other_origins

@@ -115,7 +115,12 @@ def test_conversion_of_sharded_weights_and_untied_embeddings(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("norm_first", True), ("position_embedding_type", "sinusoidal"), ("head_dim", 9), ("classifier_pooling", "mean")],
+    [
+        ("norm_first", True),
+        ("position_embedding_type", "sinusoidal"),
+        ("head_dim", 16),
+        ("classifier_pooling", "mean"),
+    ],
 )
 def test_conversion_rejects_options_that_bert_does_not_support(name, value, tmp_path):
     ScratchBertForMaskedLM(ScratchBertConfig(**SMALL, **{name: value})).save_pretrained(tmp_path / "from")
@@ -152,7 +157,13 @@ WEIGHT = "bert.encoder.layer.1.output.dense.weight"
         ("ForMaskedLM", {"is_decoder": True}, {}, "scratch_bert", "is_decoder"),
         ("LMHeadModel", {}, {}, "scratch_bert", "BertLMHeadModel, which has no counterpart"),
         ("ForMaskedLM", {}, {}, "bert", "type bert. A conversion to bert needs type scratch_bert"),
-        ("ForMaskedLM", {}, {"classifier.bias": torch.zeros(3)}, "scratch_bert", "BertForMaskedLM lacks: classifier"),
+        (
+            "ForMaskedLM",
+            {},
+            {"classifier.bias": torch.zeros(3)},
+            "scratch_bert",
+            "BertForMaskedLM lacks: classifier.bias",
+        ),
         ("ForMaskedLM", {}, {WEIGHT: torch.full((32, 64), torch.inf)}, "scratch_bert", f"{WEIGHT} of .* not finite"),
     ],
     ids=["decoder", "another head", "another type", "weights of another head", "infinite"],

@@ -9,6 +9,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from torch.utils.data import Subset
 from transformers import Trainer, TrainingArguments
 
 import scratch_bert
@@ -115,10 +116,28 @@ def test_token_ids_of_an_iterator_survive_a_fork_but_not_the_process(saved):
     assert there == "True" and not Path(directory).exists()
 
 
+def make_stock(dataset, tokenizer, directory, **options):
+    config = ScratchBertConfig(**SMALL | {"vocab_size": 2000, "max_position_embeddings": 64})
+    arguments = {"max_steps": 3, "use_cpu": True, "disable_tqdm": True} | options
+    model, collator = ScratchBertForPreTraining(config), PretrainingCollator(tokenizer)
+    return Trainer(model, TrainingArguments(directory, **arguments), train_dataset=dataset, data_collator=collator)
+
+
+def test_epochs_are_announced_to_the_dataset_of_a_subset(small_corpus, tokenizer, tmp_path):
+    dataset = SentencePairDataset(small_corpus, tokenizer, 64)
+    make_stock(Subset(dataset, range(8)), tokenizer, tmp_path).train()
+    assert dataset.epoch == 2
+
+
+def test_persistent_workers_are_rejected_where_they_would_keep_the_pairs(small_corpus, tokenizer, tmp_path):
+    dataset = SentencePairDataset(small_corpus, tokenizer, 64)
+    options = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
+    with pytest.raises(ValueError, match="dataloader_persistent_workers must be False"):
+        make_stock(dataset, tokenizer, tmp_path, **options).train()
+
+
 def test_metrics_without_their_arguments_say_so(small_corpus, tokenizer, tmp_path):
-    model = ScratchBertForPreTraining(ScratchBertConfig(**SMALL | {"vocab_size": 2000, "max_position_embeddings": 64}))
-    args, collator = TrainingArguments(tmp_path, use_cpu=True, disable_tqdm=True), PretrainingCollator(tokenizer)
-    trainer = Trainer(model, args, data_collator=collator)
+    trainer = make_stock(None, tokenizer, tmp_path)
     trainer.compute_metrics = PretrainingMetrics(torch.zeros(2000))
     with pytest.raises(ValueError, match="needs TrainingArguments.batch_eval_metrics=True"):
         trainer.evaluate(SentencePairDataset(small_corpus, tokenizer, 64))
@@ -149,8 +168,10 @@ def test_a_users_own_registered_class_is_saved_as_itself(tmp_path, monkeypatch):
     Mine(ScratchBertConfig(**SMALL)).save_pretrained(tmp_path / "as-ours")
     Mine.register_for_auto_class("AutoModelForMaskedLM")
     Mine(ScratchBertConfig(**SMALL)).save_pretrained(tmp_path / "as-mine")
-    configs = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("as-ours", "as-mine"))
-    assert [config["architectures"] for config in configs] == [["ScratchBertForMaskedLM"], ["Mine"]]
+    names = [
+        json.loads((tmp_path / name / "config.json").read_text())["architectures"] for name in ("as-ours", "as-mine")
+    ]
+    assert names == [["ScratchBertForMaskedLM"], ["Mine"]]
 
 
 def test_evaluation_takes_what_a_checkpoint_can_do_of_the_objective(saved):

@@ -138,7 +138,9 @@ def test_data_of_a_validation_file(arguments, tmp_path):
 
 def test_data_of_held_out_text_without_examples_is_an_error(arguments, tmp_path):
     (tmp_path / "validation.txt").write_text("One is here.\n\nThree is here.")
-    with pytest.raises(ValueError, match="The validation text, 2 documents.*, gives no examples. No document has two"):
+    with pytest.raises(
+        ValueError, match=r"The validation text, 2 documents.*, gives no examples\. No document has two"
+    ):
         load_data(arguments(validation_file=[str(tmp_path / "validation.txt")]), 0)
 
 

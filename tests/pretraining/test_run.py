@@ -10,15 +10,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoTokenizer
 
-from helpers import assert_same_weights, mlm_and_nsp
+from helpers import mlm_and_nsp
 from scratch_bert.atomic import seal
 from scratch_bert.corpus.tokenizer import segment_ids
 from scratch_bert.pretraining import run as pretraining
 from scratch_bert.pretraining.evaluation import evaluate
-from scratch_bert.pretraining.run import describe_best
+from scratch_bert.pretraining.run import PretrainingRun, describe_best
 from scratch_bert.pretraining.trainer import PretrainingTrainer
 from scratch_bert.text.files import TextError
 from scratch_bert.training import clock
@@ -31,6 +32,15 @@ def finished(prepare, tmp_path_factory):
     directory = tmp_path_factory.mktemp("runs") / "finished"
     run = prepare(directory)
     return directory, run, run.train()
+
+
+def test_run_returns_and_writes_its_metrics(finished):
+    directory, run, metrics = finished
+    assert isinstance(run, PretrainingRun) and run.checkpoint is None and not run.trainer.interrupted
+    assert run.trainer.state.global_step == 4
+    assert metrics == json.loads((directory / "metrics.json").read_text())
+    assert {"train_loss", "eval_mlm_loss", "eval_nsp_accuracy"} <= set(metrics)
+    assert {"README.md", "model.safetensors", "tokenizer.json"} <= {file.name for file in directory.iterdir()}
 
 
 def test_run_masks_more_tokens_in_training_than_in_evaluation(finished):
@@ -99,8 +109,12 @@ WORST = {"load_best_model_at_end": True, "metric_for_best_model": "mlm_loss", "g
     ],
 )
 def test_model_is_evaluated_once(training, evaluations, step, prepare, tmp_path, monkeypatch):
-    passes, loop = [], PretrainingTrainer.evaluation_loop
-    monkeypatch.setattr(PretrainingTrainer, "evaluation_loop", lambda *a, **k: passes.append(1) or loop(*a, **k))
+    passes, evaluation_loop = [], PretrainingTrainer.evaluation_loop
+    monkeypatch.setattr(
+        PretrainingTrainer,
+        "evaluation_loop",
+        lambda *args, **kwargs: passes.append(1) or evaluation_loop(*args, **kwargs),
+    )
     run = prepare(tmp_path / "run", **training)
     metrics = run.train()
     assert len(passes) == evaluations
@@ -183,7 +197,8 @@ def test_run_of_two_lengths_resumes_as_if_it_had_not_stopped(step, phases, tmp_p
     shutil.copytree(directory / f"checkpoint-{step}", tmp_path / "run" / f"checkpoint-{step}")
     make(tmp_path / "run", resume_from_checkpoint="auto").train()
     assert "seconds since the last resume |" in (tmp_path / "run" / "README.md").read_text()
-    assert_same_weights(directory, tmp_path / "run")
+    expected, found = (load_file(path / "model.safetensors") for path in (directory, tmp_path / "run"))
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
 def test_run_of_two_lengths_continues_where_nothing_else_would_be_saved(phases, tmp_path):
@@ -282,7 +297,8 @@ def test_run_of_two_lengths_stops_where_the_text_has_changed(prepare, text_file,
         # The stock Trainer would end at once, as if it had trained.
         (
             {"dataloader_drop_last": True, "per_device_train_batch_size": 870},
-            "global batch size, 870, exceeds an epoch's examples: 869. With dataloader_drop_last, there would be no step",
+            "global batch size, 870, exceeds an epoch's examples: 869. With dataloader_drop_last, there would be no "
+            "step",
         ),
     ],
     ids=lambda value: "" if isinstance(value, str) else " ".join(value),
@@ -351,7 +367,8 @@ def test_run_that_cannot_write_a_file_says_so_and_resumes_when_it_can(name, fini
     with files_limited_to(size - 1), pytest.raises(OSError, match="could not be written to .*(large|full)"):
         run()
     run()
-    assert_same_weights(directory, tmp_path / "run")
+    expected, found = (load_file(path / "model.safetensors") for path in (directory, tmp_path / "run"))
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
 # ------------------------------------------------------------------------------------------------------ evaluation
@@ -400,6 +417,10 @@ def test_evaluation_in_training_is_on_evenly_spread_examples(prepare, tmp_path, 
 
 
 def test_an_overfitted_run_says_where_it_was_best():
-    log = [{"step": step, "eval_mlm_loss": loss} for step, loss in ((50, 2.0), (100, 1.5), (150, 1.8))]
+    log = [
+        {"step": 50, "eval_mlm_loss": 2.0},
+        {"step": 100, "eval_mlm_loss": 1.5},
+        {"step": 150, "eval_mlm_loss": 1.8},
+    ]
     assert "lowest after 100 steps (1.500)" in describe_best(log, 1.8)
     assert not describe_best(log, 1.51) and not describe_best([], 1.8) and not describe_best(log, None)

@@ -123,7 +123,10 @@ def test_resume_is_asked_for_and_continues_without_a_warning(run, text_file, tmp
         ("--cache_dir latin.txt", "latin.txt"),
         ("--vocab_size 30", "vocab_size is 30"),
         ("--tokenizer_name_or_path absent", "absent has no tokenizer"),
-        ("--validation_share 0 --load_best_model_at_end --cache_dir cache", "needs held-out text"),
+        (
+            "--validation_share 0 --load_best_model_at_end --cache_dir cache",
+            "load_best_model_at_end needs held-out text",
+        ),
     ],
 )
 def test_options_with_an_error_end_with_one_clear_line(arguments, message, tmp_path, monkeypatch, capsys):

@@ -232,7 +232,11 @@ def test_paragraph_of_very_many_lines_stays_one_document(tmp_path):
         ("<!DOCTYPE html>\n<html><body><p>One.</p>", (1, 3), "a.txt is a web page, whose tags are read as text"),
         ("*** START OF THE PROJECT GUTENBERG EBOOK X ***\n\nOne.\n", (3, 3), "text_format=gutenberg"),
         (" = Title = \n\n One .\n = = Part = = \n\n = = Other = = \n", (3, 9), "text_format=wikitext"),
-        ("One.\n\nTwo.\n", (6556, 20000), "6,556 documents from 1 files: a blank line ends a document. If each file"),
+        (
+            "One.\n\nTwo.\n",
+            (6556, 20000),
+            "6,556 documents from 1 files: a blank line ends a document. If each file is",
+        ),
         ("One.\nTwo.\n", (1, 5000), "1 documents from 1 files: a blank line .*, and there are none. .* sed G"),
         ("One.\n\nTwo.\n", (60, 600), None),
     ],
