@@ -33,6 +33,14 @@ def test_packing_gives_the_outputs_and_gradients_of_separate_sequences(auto_clas
     assert_same_gradients(model, unpacked)
 
 
+def test_packing_keeps_columns_of_other_names_and_types():
+    batch = make_batch("AutoModelForPreTraining", rows=7)
+    weights = torch.rand(batch["input_ids"].shape) * batch["attention_mask"]
+    packed = pack_sequences(batch | {"weights": weights, "distance": torch.arange(7)}, 40, pad_token_id=0)
+    torch.testing.assert_close(packed["weights"].sum(), weights.sum())
+    assert packed["distance"].flatten().sort().values.tolist()[-7:] == list(range(7))
+
+
 def test_packing_of_single_segments_without_a_label():
     batch = make_batch("AutoModelForPreTraining", rows=7)
     batch["next_sentence_label"][1] = -100

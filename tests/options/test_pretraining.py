@@ -5,6 +5,7 @@ from scratch_bert.pretraining.arguments import parse_overrides
 from scratch_bert.pretraining.build_model import start_config
 from scratch_bert_options.data import DataOptions
 from scratch_bert_options.declare import from_keywords
+from scratch_bert_options.evaluation import EvaluationDataOptions
 from scratch_bert_options.model import ModelOptions
 from scratch_bert_options.pretraining import PretrainingOptions, check_nodes
 
@@ -89,6 +90,11 @@ IN_VAIN_MODEL = "has no effect with model_name_or_path"
         (ModelOptions, {"model_name_or_path": "x", "config_overrides": "norm_first=true"}, IN_VAIN_MODEL),
         (ModelOptions, {"model_name_or_path": "x", "token_embedding_init": "normal"}, IN_VAIN_MODEL),
         (ModelOptions, {"add_tokens": "x"}, "add_tokens has no effect without model_name_or_path"),
+        (
+            EvaluationDataOptions,
+            {"validation_file": ["a"], "validation_share": 0.2},
+            "no effect with validation_file alone",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
 )

@@ -106,6 +106,7 @@ def test_added_tokens_start_as_the_mean_of_their_pieces(run, bert, tokenizer, wo
         "zyxomycin": len(tokenizer),
         "##zyxitis": len(tokenizer) + 1,
     }
+    assert not {"is_local", "local_files_only"} & longer.init_kwargs.keys()  # which would be saved
     assert longer.tokenize("The ZYXOMYCIN, thezyxitis.") == ["the", "zyxomycin", ",", "the", "##zyxitis", "."]
     assert model.config.vocab_size == len(tokenizer) + 2
     pieces = tokenizer.encode("zyxomycin", add_special_tokens=False)
