@@ -1,6 +1,7 @@
 """`--seeds` of pretraining: a run for each, on the same held-out text, that resumes."""
 
 import json
+import signal
 import statistics
 
 import pytest
@@ -9,6 +10,7 @@ from helpers import SIZES
 from scratch_bert import pretrain
 from scratch_bert.checkpoints.resume import read_record
 from scratch_bert.pretraining.seeds import report_seeds
+from scratch_bert.training.trainer import ScratchBertTrainer
 
 
 @pytest.fixture
@@ -41,3 +43,16 @@ def test_seeds_differ_in_training_alone_and_resume(options, tmp_path):
         pretrain(**options, seeds=[1, 3])
     with pytest.raises(ValueError, match="seed has no effect with seeds"):
         pretrain(**options, seeds=[1, 3], seed=4)
+
+
+def test_stopped_seeds_name_the_directory_of_all_to_resume(options, tmp_path, monkeypatch):
+    training_step = ScratchBertTrainer.training_step
+
+    def press_ctrl_c(*args, **kwargs):
+        signal.raise_signal(signal.SIGINT)
+        return training_step(*args, **kwargs)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ScratchBertTrainer, "training_step", press_ctrl_c)
+    with pytest.raises(KeyboardInterrupt, match="same command with --output_dir runs/pretrain-1 --resume_from"):
+        pretrain(**options | {"output_dir": None}, seeds=[1, 2])
