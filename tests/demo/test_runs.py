@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -52,6 +53,21 @@ def test_several_threads_open_checkpoints(trained):
         found = pool.map(lambda number: run.open(run.saved[number % 3]).fill_mask(TEXT + "[MASK]").value, range(12))
     expected = [Model(str(checkpoint)).fill_mask(TEXT + "[MASK]").value for checkpoint in run.saved]
     assert list(found) == expected * 4
+
+
+def test_models_are_looked_up_while_a_run_is_read_again(trained, tmp_path, monkeypatch):
+    shutil.copytree(trained, tmp_path / "run")
+    run, found = Run(str(tmp_path / "run")), []
+
+    def look_up(read, *args):
+        found.append(step_of(run.place_at(Moment(900))))
+        return read(*args)
+
+    for name in ("read_log", "read_examples", "amounts_at", "read_curves"):
+        monkeypatch.setattr(runs, name, partial(look_up, getattr(runs, name)))
+    shutil.copytree(trained / "checkpoint-300", tmp_path / "run/checkpoint-400")
+    run.refresh()
+    assert found == [300] * 4 and step_of(run.place_at(Moment(900))) == 400
 
 
 def test_run_keeps_few_checkpoints_open_and_says_which_is_gone(trained, tmp_path):

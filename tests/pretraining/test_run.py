@@ -237,7 +237,9 @@ def test_final_phase_begins_by_the_clock(prepare, tmp_path, monkeypatch, caplog)
     run = prepare(tmp_path / "run", **training, validation_share=0)
     caplog.clear()
     with caplog.at_level(logging.INFO, "scratch_bert"):
-        run.train()
+        metrics = run.train()
+    samples_per_step = metrics["train_samples_per_second"] / metrics["train_steps_per_second"]
+    assert samples_per_step == pytest.approx(run.trainer.args.train_batch_size, rel=0.01)
     assert caplog.messages == ["Final phase: sequences of up to 96 tokens, 15% masked"]
     assert run.trainer.state.global_step == 9  # one of the ten seconds is the reading for the checkpoint
     assert [seen[step][0] for step in range(1, 10)] == [0.3] * 6 + [0.15] * 3

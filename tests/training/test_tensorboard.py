@@ -36,3 +36,12 @@ def test_graph_has_every_module_and_nothing_is_changed(model_class, options, tmp
     for part in ("word_embeddings", "ModuleList[layer]/ScratchBertLayer[1]", "[predictions]", "Linear[decoder]"):
         assert any(f"{model_class.__name__}/" in name and part in name for name in names), part
     assert "model_config/text_summary" in events.Tags()["tensors"]
+
+
+def test_predictions_of_the_last_evaluation_are_on_disk_although_nothing_closes_the_writer(tmp_path):
+    writer = SummaryWriter(tmp_path, flush_secs=9999)
+    callback = TensorBoardRunCallback(writer, describe=lambda model: "the [MASK] sleeps")
+    callback.on_evaluate(TrainingArguments(tmp_path), TrainerState(global_step=7), TrainerControl())
+    (event,) = EventAccumulator(str(tmp_path)).Reload().Tensors("predictions/text_summary")
+    assert event.step == 7 and event.tensor_proto.string_val == [b"    the [MASK] sleeps\n"]
+    writer.close()
