@@ -1,10 +1,12 @@
 """TensorBoard gets the model's graph; its other entries are tested with pretraining."""
 
 import logging
+import time
 
 import pytest
 import transformers
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import SummaryWriter
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
@@ -38,8 +40,11 @@ def test_graph_has_every_module_and_nothing_is_changed(model_class, options, tmp
     assert "model_config/text_summary" in events.Tags()["tensors"]
 
 
-def test_predictions_of_the_last_evaluation_are_on_disk_although_nothing_closes_the_writer(tmp_path):
-    writer = SummaryWriter(tmp_path, flush_secs=9999)
+def test_predictions_are_on_disk_after_the_evaluation(tmp_path, monkeypatch):
+    """A thread writes them, and after the training, nothing waits for it."""
+    write = RecordWriter.write
+    monkeypatch.setattr(RecordWriter, "write", lambda *args: time.sleep(0.5) or write(*args))
+    writer = SummaryWriter(tmp_path)
     callback = TensorBoardRunCallback(writer, describe=lambda model: "the [MASK] sleeps")
     callback.on_evaluate(TrainingArguments(tmp_path), TrainerState(global_step=7), TrainerControl())
     (event,) = EventAccumulator(str(tmp_path)).Reload().Tensors("predictions/text_summary")
