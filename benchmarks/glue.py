@@ -32,18 +32,18 @@ from scratch_bert.training.arguments import recorded
 from scratch_bert.training.seeds import SeedResults
 from scratch_bert_cli.command_line import read_options
 from scratch_bert_cli.process import script
+from scratch_bert_options.declare import with_defaults
 from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
 
 
 logger = logging.getLogger("scratch_bert")
 
-DEFAULTS = {
-    "seeds": ["1", "2", "3"],
-    "num_train_epochs": ["5"],
-    "eval_strategy": ["no"],
-    "save_strategy": ["no"],
-    "load_best_model_at_end": ["false"],
-}
+OPTIONS = (
+    with_defaults(TaskOptions, seeds=(1, 2, 3)),
+    with_defaults(
+        FinetuningOptions, num_train_epochs=5.0, eval_strategy="no", save_strategy="no", load_best_model_at_end=False
+    ),
+)
 TITLES = {
     "cola": "CoLA",
     "sst2": "SST-2",
@@ -114,8 +114,9 @@ def main(argv: list[str] | None = None) -> None:
                 run, searched[task] = search_first(run, task_args, splits[task])
             results[task] = run.prepare().train()
             if not options.keep_models:
-                for weights in Path(training.output_dir).glob("*/*/*.safetensors"):  # of seeds and of trials
-                    weights.unlink()
+                for pattern in (f"{task}/seed-*/*.safetensors", f"search-{task}/trial-*/*.safetensors"):
+                    for weights in Path(training.output_dir).glob(pattern):
+                        weights.unlink()
             logger.info(GlueReport({task: results[task]}, *setting).summary(task))
     finally:  # if a task fails, those before it are reported
         if results and setting[-1].should_save:
@@ -138,10 +139,7 @@ def read_arguments(argv: list[str] | None) -> tuple[argparse.Namespace, TaskOpti
     parser.add_argument("--output_dir", required=True, help="for glue.json, glue.md and the runs")
     options, others = parser.parse_known_args(argv)
     others += ["--model_name_or_path", options.model, "--output_dir", options.output_dir]
-    for name, values in DEFAULTS.items():
-        if f"--{name}" not in others:
-            others += [f"--{name}", *values]
-    return options, *read_options(TaskOptions, FinetuningOptions, description=__doc__, argv=others)
+    return options, *read_options(*OPTIONS, description=__doc__, argv=others)
 
 
 # ------------------------------------------------------------------------------------------------------------ the runs

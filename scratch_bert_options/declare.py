@@ -112,6 +112,14 @@ class OptionGroup:
                     reject_non_default(self, [option.name], f"with {other}")
 
 
+def with_defaults(group: type, **defaults: Any) -> type:
+    """A subclass of a group of options, some of which have other defaults."""
+    declared = {name: group.__dataclass_fields__[name] for name in defaults}
+    changed = {name: field(default=defaults[name], metadata=one.metadata) for name, one in declared.items()}
+    types = {name: one.type for name, one in declared.items()}
+    return options(type(group.__name__, (group,), {"__annotations__": types, "__doc__": group.__doc__, **changed}))
+
+
 def is_list(option: Field) -> bool:
     return str(option.type).startswith("list")
 

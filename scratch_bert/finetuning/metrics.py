@@ -60,6 +60,8 @@ def _correlation(score: Callable) -> Callable:
 
 def _balanced_accuracy(predictions: Sequence[int], references: Sequence[int]) -> float:
     """The mean recall of the classes that the references have."""
+    if np.ndim(references) > 1:  # scikit-learn would take the ids of labels for those of classes
+        raise ValueError("balanced_accuracy is for texts with one label each.")
     return sklearn_metrics.recall_score(references, predictions, labels=np.unique(references), average="macro")
 
 
@@ -70,7 +72,7 @@ def _average_precision(predictions: Sequence[float], references: Sequence[int]) 
 
 def _roc_auc(predictions: Sequence[float], references: Sequence[int]) -> float:
     """0.5 where it is undefined: if the references have only one class."""
-    return sklearn_metrics.roc_auc_score(references, predictions) if len(set(references)) == 2 else 0.5
+    return sklearn_metrics.roc_auc_score(references, predictions) if len(set(references)) > 1 else 0.5
 
 
 # Name → function of predictions and references that returns a score, or several by name. A label is an integer id, a

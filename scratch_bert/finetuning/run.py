@@ -19,7 +19,7 @@ from scratch_bert_options.outputs import check_output_dir
 from ..atomic import checksum
 from ..checkpoints.open import load_config
 from ..checkpoints.output_dir import write_metrics
-from ..checkpoints.resume import check_same_run, check_same_weights, has_one_seed
+from ..checkpoints.resume import check_same_run, check_same_weights, has_one_seed, read_record
 from ..checkpoints.saved import METRICS_FILE, find_checkpoint
 from ..checkpoints.weights import find_weights
 from ..logs import logger
@@ -36,6 +36,11 @@ from .metrics import GREATER_IS_BETTER
 from .model_card import write_finetuning_card
 from .tasks.base import Task
 from .trainer import FinetuningTrainer
+
+
+# What a record has beside the options of training.
+RECORDED = ("dropout", "early_stopping_patience", "random_init", "class_weights", "split_seed")
+RECORDED += ("positive_label", "decision_threshold", "max_answer_length")
 
 
 class SeedRun(NamedTuple):
@@ -93,7 +98,8 @@ class FinetuningRun:
         begun = next(
             (run.checkpoint or run.args.output_dir for run in self.seed_runs if run.checkpoint or run.metrics), None
         )
-        if begun and has_one_seed(begun):
+        holds_out = not (task_args.validation_file or "validation" in (data or {}))
+        if begun and holds_out and has_one_seed(begun):
             task_args = replace(task_args, split_seed=options.seed)
         with args.main_process_first():
             self.config = load_config(task_args.model_name_or_path, trust_remote_code=task_args.trust_remote_code)
@@ -131,7 +137,8 @@ class FinetuningRun:
         for number, run in enumerate(self.seed_runs):
             if run.metrics:
                 check_finished(self.record(run.args), run.args.output_dir)
-                if "test" in self.task.splits and not any(name.startswith("test_") for name in run.metrics):
+                predicted, test = read_record(run.args.output_dir), self.data_and_model.get("test split")
+                if test and predicted.get("test split") != test:
                     self.seed_runs[number] = SeedRun(run.args, find_checkpoint(run.args))
         unfinished = next((run for run in self.seed_runs if not run.metrics), None)
         self.first_trainer = unfinished and self.build_trainer(unfinished)
@@ -143,16 +150,16 @@ class FinetuningRun:
         fixed["metric_for_best_model"] = self.task.best_metric
         fixed["set of labels"] = ", ".join(self.task.model_options.get("id2label", {}).values())
         fixed["classifier_pooling"] = self.task_args.classifier_pooling
-        task_options = ("dropout", "early_stopping_patience", "random_init", "class_weights", "split_seed")
-        options = recorded(self.options, args) | {name: getattr(self.task_args, name) for name in task_options}
+        options = recorded(self.options, args) | {name: getattr(self.task_args, name) for name in RECORDED}
+        options |= {name: fixed.pop(name) for name in ("test split",) if name in fixed}  # it may differ on resume
         return {"fixed": fixed, "options": {name: value for name, value in options.items() if name not in fixed}}
 
     @cached_property
     def data_and_model(self) -> dict[str, str]:
         """What this run trains on, and from which model: sizes and checksums."""
         described = {}
-        for split in ("train", "validation"):
-            features, value = self.task.features[split], crc32(repr(self.task.references[split]).encode())
+        for split, features in self.task.features.items():
+            value = crc32(repr(self.task.references.get(split)).encode())
             for ids in features["input_ids"]:
                 value = crc32(repr(ids).encode(), value)
             described[f"{split} split"] = f"{len(features):,} examples, CRC-32 {value:08x}"
@@ -169,6 +176,8 @@ class FinetuningRun:
         """A Trainer for the task, with a new model. Sets the seed, and in `run.args` how to select the best
         checkpoint. Raises `ValueError` if another run saved the checkpoint to resume from."""
         task, args, record = self.task, run.args, self.record(run.args)
+        if args.label_smoothing_factor and not task.one_label:
+            raise ValueError("label_smoothing_factor is for tasks with one label for each text or word: leave it out.")
         if run.checkpoint:
             check_same_run(record, run.checkpoint)
         args.resume_from_checkpoint = run.checkpoint  # the card's times begin there

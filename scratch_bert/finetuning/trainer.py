@@ -69,7 +69,7 @@ class FinetuningTrainer(ScratchBertTrainer):
             for split, prefix in (("validation", "eval"), ("test", "test")):
                 if split not in task.features:
                     if self.is_world_process_zero():  # predictions of an earlier training
-                        (output_dir / f"{split}_predictions.jsonl").unlink(missing_ok=True)
+                        (output_dir / task.predictions_file(split)).unlink(missing_ok=True)
                     continue
                 output = outputs.get(split) or self.predict(task.features[split], metric_key_prefix=prefix)
                 check_logits(output.predictions)

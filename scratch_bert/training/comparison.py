@@ -21,7 +21,7 @@ from .model_card import new_figure
 NOT_COMPARED = (*TIMINGS, "_stderr", "_unigram_loss", "_majority_loss", "_majority_accuracy")  # the same for all runs
 LOWER_IS_BETTER = ("loss", "perplexity", "bits_per_character", "mse")
 CONFIDENCE = 0.95
-TEXTS = ("held-out text", "validation split")  # in a record: what the figures were measured on
+TEXTS = ("held-out text", "validation split", "test split")  # in a record: what the figures were measured on
 
 
 class Run(NamedTuple):
@@ -70,7 +70,8 @@ def read_groups(directories: Iterable[str | Path]) -> list[Group]:
     """The runs in the directories, or in their subdirectories `seed-N`, grouped by their options."""
     runs: list[Run] = []
     for directory in map(Path, directories):
-        seeds = sorted(directory.glob(f"seed-*/{RUN_FILE}"), key=lambda file: int(file.parent.name[5:] or 0))
+        seeds = [file for file in directory.glob(f"seed-*/{RUN_FILE}") if file.parent.name[5:].isdecimal()]
+        seeds.sort(key=lambda file: int(file.parent.name[5:]))
         if not seeds and not (directory / RUN_FILE).is_file():
             raise FileNotFoundError(f"{directory} is not a run: it has no {RUN_FILE}.")
         runs += map(read_run, [file.parent for file in seeds] or [directory])
@@ -159,8 +160,9 @@ def describe_comparison(groups: Sequence[Group], table: pandas.DataFrame) -> str
     lines += [f"  {name}: {', '.join(str(value) for value in values)}" for name, values in options.items()]
     running = [str(run.directory) for group in groups for run in group.runs if not run.ended]
     lines += ["", f"Not finished yet, shown as of the last evaluation: {', '.join(running)}"] if running else []
-    for name in options.keys() & set(TEXTS):
-        logger.warning(f"The runs were evaluated on different text ({name}): their figures can't be compared")
+    for name in TEXTS:
+        if len(set(options.get(name, ())) - {None}) > 1:  # without a test split, there are no figures of one
+            logger.warning(f"The runs were evaluated on different text ({name}): their figures can't be compared")
     return "\n".join(lines)
 
 

@@ -15,6 +15,7 @@ from ..checkpoints.weights import WEIGHTS
 # Options that may differ between the runs of several seeds: they do not change the results.
 WITHOUT_EFFECT = {"save_total_limit", "per_device_eval_batch_size", "eval_accumulation_steps", "skip_memory_metrics"}
 WITHOUT_EFFECT |= {"dataloader_num_workers", "dataloader_prefetch_factor", "versions"}
+WITHOUT_EFFECT |= {"test split"}  # finished seeds predict another one
 
 
 class SeedResults(NamedTuple):

@@ -74,6 +74,9 @@ BAD = {
     "other choices": (chosen(["a", "b"], ["a", "b", "c"]), "must have the same number of choices, not 2 to 3"),
     "label beyond the choices": (chosen(["a", "b"], label="2"), "example 1: the label '2' .* from A to B"),
     "unknown best metric": (classified("aba", best_metric="acuracy"), "must be one of loss, average_precision, .*, got acuracy"),
+    "ranking of three labels": (classified("abc", metrics=["roc_auc"]), "roc_auc is for single labels of two classes"),
+    "ranking of lists": (classified(["a", "b,a"], metrics=["average_precision"], **MULTI), "average_precision is for single labels"),
+    "recall of lists": (classified(["a", "b,a"], metrics=["balanced_accuracy"], **MULTI), "is for texts with one label each"),
     "f1 of three labels": (classified("abc", metrics=["f1"]), "The metrics f1 do not fit these labels: .*average"),
 }  # fmt: skip
 

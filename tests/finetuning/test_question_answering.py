@@ -73,6 +73,21 @@ def test_squad_answers_are_decoded_and_written(questions, make, tmp_path):
     assert json.loads((tmp_path / "predictions.json").read_text()) == dict(zip(questions["id"], answers, strict=True))
 
 
+def test_questions_without_ids_are_held_out_with_their_context(questions, make, tmp_path):
+    del questions["id"]
+    columns = {name: [value for value in values for _ in range(3)] for name, values in questions.items()}
+    task = make(columns, hold_out=True, validation_share=0.2)
+    train, validation = (set(task.splits[split]["text"]) for split in ("train", "validation"))
+    assert len(validation) == 2 and len(train) == 8 and not train & validation
+    assert len(task.splits["validation"]) == 6
+    task.write_predictions("validation", ["answer"] * 6, tmp_path)
+    origins = json.loads((tmp_path / "predictions.json").read_text())
+    for origin in origins:  # of the file, not of the part
+        assert columns["text"][int(re.fullmatch(r"train, example (\d+)", origin)[1]) - 1] in validation
+    with pytest.raises(ValueError, match="All questions are on one context"):
+        make({name: values[:3] for name, values in columns.items()}, hold_out=True)
+
+
 def test_squad_unanswerable_question(questions, make):
     questions["label"][0] = {"text": [], "answer_start": []}
     task = make(questions)

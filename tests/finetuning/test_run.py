@@ -397,6 +397,40 @@ def test_seeds_are_averaged_and_resumed(saved, prepare, run, files, tmp_path):
         finetune_seeds(resume_from_checkpoint=str(tmp_path / "one"))
 
 
+def test_finished_seeds_predict_a_changed_test_file(prepare, files, tmp_path):
+    test = write_examples(tmp_path / "test.csv", 40, seed=2)
+    options = {**files, "seeds": [1, 2], "max_steps": 2, **WITHOUT_CHECKPOINTS, "save_strategy": "epoch"}
+    first = prepare(**options, test_file=test).train()
+    write_examples(test, 40, seed=2, label=lambda good: "bad" if good else "good")
+    options["resume_from_checkpoint"] = "auto"
+    second = prepare(**options, test_file=test).train()
+    for seed in (1, 2):
+        assert second.seeds[seed]["test_accuracy"] == pytest.approx(1 - first.seeds[seed]["test_accuracy"])
+        assert second.seeds[seed]["eval_loss"] == first.seeds[seed]["eval_loss"]
+
+    test.write_text("text\nan object\n")
+    prepare(**options, test_file=test).train()
+    assert len(read_jsonl(tmp_path / "run/seed-1/test_predictions.jsonl")) == 1
+    for checkpoint in (tmp_path / "run").glob("seed-*/checkpoint-*"):
+        shutil.rmtree(checkpoint)  # without one, a seed that isn't finished can't be resumed
+    assert "test_loss" not in prepare(**options, test_file=test).train().mean
+    for name, value in {"decision_threshold": 0.3, "positive_label": "bad"}.items():
+        with pytest.raises(ValueError, match=f"seed-1 has a different {name}: None, not {value}"):
+            prepare(**options, test_file=test, **{name: value})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"problem_type": "regression"}, {"problem_type": "multi_label_classification"}],
+    ids=lambda o: o["problem_type"],
+)
+def test_label_smoothing_needs_one_label(options, prepare, tmp_path):
+    (file := tmp_path / "data.csv").write_text("text,label\n" + "a class,0\nan object,1\n" * 10)
+    prepare("smooth", train_file=file, label_smoothing_factor=0.1)
+    with pytest.raises(ValueError, match="label_smoothing_factor is for tasks with one label"):
+        prepare(train_file=file, label_smoothing_factor=0.1, **options)
+
+
 def test_pairs_need_a_model_of_two_segments(prepare, files, saved, tmp_path):
     model = ScratchBertForPreTraining.from_pretrained(saved)
     config = ScratchBertConfig.from_dict({**model.config.to_dict(), "type_vocab_size": 1})
@@ -442,3 +476,6 @@ def test_runs_of_several_seeds_hold_out_the_same_examples(prepare, files, monkey
     assert held_out("one", seed=3, resume_from_checkpoint="auto")[1] == origins
     monkeypatch.setattr(record, lambda checkpoint: {})  # lost
     assert held_out("four", seed=3, split_seed=5, resume_from_checkpoint="auto")[1] == other_origins
+    prepare("five", seed=3, max_steps=1, **files).train()
+    monkeypatch.setattr(record, lambda checkpoint: {"seed": 3})
+    prepare("five", seed=3, max_steps=1, **files, resume_from_checkpoint="auto")  # nothing was drawn

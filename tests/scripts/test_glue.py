@@ -77,6 +77,27 @@ def test_scores_of_two_tasks_and_seeds_and_their_resume(glue, tmp_path, capsys):
         glue("--seeds", 1, 2)
 
 
+def test_options_given_in_any_form_replace_the_defaults(tmp_path):
+    def read(*others):
+        return BENCHMARK.read_arguments(["org/name", "--output_dir", "x", *others])[1:]
+
+    task_args, training = read()
+    assert list(task_args.seeds) == [1, 2, 3] and training.num_train_epochs == 5 and training.save_strategy == "no"
+    (file := tmp_path / "options.yaml").write_text("num_train_epochs: 2\nseeds: [4]\neval_strategy: epoch\n")
+    for others in (["--num_train_epochs=2", "--seeds=4"], ["--num-train-epochs", "2", "--seeds", "4"], [str(file)]):
+        task_args, training = read(*others)
+        assert task_args.seeds == [4] and training.num_train_epochs == 2
+    assert training.eval_strategy == "epoch"
+    assert read("--max_minutes", "3")[1].max_minutes == 3
+
+
+def test_weights_of_other_runs_stay(glue, tmp_path):
+    (other := tmp_path / "run/pretrain-1/checkpoint-5/model.safetensors").parent.mkdir(parents=True)
+    other.touch()
+    glue("--tasks", "mrpc", "--seeds", 1, "--resume_from_checkpoint")
+    assert other.exists() and not [*(tmp_path / "run/mrpc").rglob("*.safetensors")]
+
+
 def test_a_search_in_the_training_examples_comes_first(glue, tmp_path):
     glue("--tasks", "mrpc", "--seeds", 1, 2, "--search", 2)
     content = json.loads((tmp_path / "run/glue.json").read_text())

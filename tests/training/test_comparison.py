@@ -35,6 +35,7 @@ def test_runs_are_compared_by_seed(run):
     first = [run(f"a-{seed}", seed, [5.0, loss]) for seed, loss in ((1, 1.0), (2, 2.0), (3, 3.0))]
     other = [run(f"b/seed-{seed}", seed, losses, lr=0.2) for seed, losses in ((1, [2.0]), (2, [2.5, 3.0]))]
     run("b/seed-3", 3, [4.5], ended=False, lr=0.2, threads=1)  # as the machine was busy: no other way
+    run("b/seed-1-old", 1, [9.0])  # a copy, which is none of the seeds
     groups = read_groups([*first, other[0].parent])
     assert [(group.name, len(group.runs)) for group in groups] == [("a", 3), ("b", 3)]
     table = compare_runs(groups)
@@ -51,6 +52,12 @@ def test_runs_evaluated_on_different_text_are_not_comparable(run, curves, tmp_pa
     groups = read_groups([run("a", 1, [1.0, 2.0]), run("b", 2, [1.0, 2.0], **OTHER_TEXT)])
     describe_comparison(groups, compare_runs(groups))
     assert "evaluated on different text (held-out text)" in caplog.text
+    caplog.clear()
+    for name, test in {"c": {}, "d": {"test split": "CRC-32 1"}, "e": {"test split": "CRC-32 2"}}.items():
+        run(name, 1, [1.0, 2.0], **test)
+        groups = read_groups([tmp_path / other for other in "cde" if (tmp_path / other).exists()])
+        describe_comparison(groups, compare_runs(groups))
+        assert ("different text (test split)" in caplog.text) == (name == "e")
     pytest.importorskip("matplotlib")
     assert draw_curves(groups, tmp_path / "curves.png") and (tmp_path / "curves.png").stat().st_size > 5000
 

@@ -53,6 +53,8 @@ class Task:
     auto_class: ClassVar[type]
     collator_class: ClassVar[type] = DataCollatorWithPadding
     default_metrics: tuple[str, ...] = ("accuracy",)
+    one_label: bool = True
+    """Whether a text or a word has one label of a set."""
     predicts_tokens: ClassVar[bool] = False
     """Whether the model has logits for each token, not only for each example."""
 
@@ -66,6 +68,11 @@ class Task:
 
     def read_labels(self) -> None:
         """Find the set of labels in the training examples, and the default metrics for them."""
+
+    def hold_out(self, examples: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
+        """The examples to train on, and a random share of them for validation."""
+        parts = examples.train_test_split(share, seed=seed)
+        return parts["train"], parts["test"]
 
     def class_counts(self) -> np.ndarray | None:
         """(L,) The number of training labels of each class, for weights; None for a task without such classes."""
@@ -163,8 +170,8 @@ class Task:
         if "validation" not in splits and len(splits["train"]) < 2:
             raise ValueError("There is only one training example, so none can be held out: give a validation_file.")
         if "validation" not in splits:  # once the labels are known: a rare label may be held out
-            parts = splits["train"].train_test_split(validation_share, seed=seed)
-            self.splits = splits | {"train": parts["train"], "validation": parts["test"]}
+            train, validation = self.hold_out(splits["train"], validation_share, seed)
+            self.splits = splits | {"train": train, "validation": validation}
         labelled = filter(self._is_labelled, self.splits)
         self.references = {split: list(self.parse_rows(split, self.reference)) for split in labelled}
         self.metrics = {name: load_metric(name) for name in metrics or self.default_metrics}
@@ -258,11 +265,14 @@ class Task:
         check_logits(outputs.predictions)
         return self.compute_scores("validation", self.decode("validation", outputs.predictions))
 
+    def predictions_file(self, split: str) -> str:
+        return f"{split}_predictions.jsonl"
+
     def write_predictions(self, split: str, predictions: list, directory: Path) -> None:
         """Write a JSON object per example, in order: its origin, the prediction, and the label if known."""
         labels = self.gold_predictions(split) if split in self.references else None
         origins = self.splits[split]["origin"]
-        with (directory / f"{split}_predictions.jsonl").open("w", encoding="utf-8") as lines:
+        with (directory / self.predictions_file(split)).open("w", encoding="utf-8") as lines:
             for number, (origin, prediction) in enumerate(zip(origins, predictions, strict=True)):
                 content = {"origin": origin, "prediction": self.format_prediction(prediction)}
                 if labels:

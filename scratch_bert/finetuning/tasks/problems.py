@@ -47,6 +47,9 @@ class Problem:
         return prediction
 
     def for_metric(self, name: str, predictions: list, references: list) -> tuple[list, list]:
+        """What the metric `name` takes. Raises `ValueError` for one that does not fit."""
+        if name in OF_PROBABILITIES:
+            raise ValueError(f"{name} is for single labels of two classes.")
         return predictions, references
 
     def report(self, golds: list, predictions: list) -> dict[str, Any] | None:

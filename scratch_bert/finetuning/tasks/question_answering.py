@@ -10,6 +10,7 @@ import pyarrow
 import torch
 from datasets import Dataset
 from pydantic import BaseModel, BeforeValidator, Field, NonNegativeInt
+from sklearn.model_selection import GroupShuffleSplit
 from transformers import AutoModelForQuestionAnswering, PreTrainedConfig
 
 from ...logs import logger
@@ -55,6 +56,7 @@ class QuestionAnswering(Task):
     default_max_seq_length = 384
     auto_class = AutoModelForQuestionAnswering
     default_metrics = ("squad",)
+    one_label = False
     predicts_tokens = True
 
     def set_windows(self, doc_stride: int | None = None, max_answer_length: int = 30) -> None:
@@ -88,10 +90,18 @@ class QuestionAnswering(Task):
         self.has_unanswerable = getattr(config, "has_unanswerable", False)
 
     def question_ids(self, split: str) -> list[str]:
-        """The column `id`, or numbers from 1 if there is none."""
+        """The column `id`, or the examples' origins if there is none."""
         examples = self.splits[split]
-        numbers = map(str, range(1, len(examples) + 1))
-        return examples["id"][:] if "id" in examples.column_names else list(numbers)
+        return examples["id" if "id" in examples.column_names else "origin"][:]
+
+    def hold_out(self, examples: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
+        """A random share of the contexts with all their questions: the model has not read the others."""
+        contexts = examples["text"][:]
+        if len(set(contexts)) < 2:
+            raise ValueError("All questions are on one context, so none can be held out: give a validation_file.")
+        split = GroupShuffleSplit(1, test_size=share, random_state=seed)
+        train, validation = next(split.split(contexts, groups=contexts))
+        return examples.select(train), examples.select(validation)
 
     def is_unlabelled(self, label: dict | list[dict] | None) -> bool:
         return not label or label == {"text": [], "answer_start": []} and not self.has_unanswerable
@@ -209,11 +219,14 @@ class QuestionAnswering(Task):
             "no_answer_probability": no_answer.tolist(),
         }
 
+    def predictions_file(self, split: str) -> str:
+        return "predictions.json" if split == "validation" else f"{split}_predictions.json"
+
     def write_predictions(self, split: str, predictions: list[str], directory: Path) -> None:
         """Write the answers by question id, as SQuAD's own evaluation script expects them."""
-        file = directory / ("predictions.json" if split == "validation" else f"{split}_predictions.json")
         by_id = dict(zip(self.question_ids(split), predictions, strict=True))
-        file.write_text(json.dumps(by_id, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+        content = json.dumps(by_id, ensure_ascii=False, indent=2)
+        (directory / self.predictions_file(split)).write_text(f"{content}\n", encoding="utf-8")
 
 
 def best_spans(

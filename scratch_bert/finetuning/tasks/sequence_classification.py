@@ -75,7 +75,7 @@ class SequenceClassification(ClassLabelTask):
                 raise ValueError(f"All labels of the training examples are {labels[0]}: there is nothing to learn.")
         if (positive_label or decision_threshold) and not isinstance(self.problem, TwoClasses):
             raise ValueError("positive_label and decision_threshold are for two classes.")
-        self.default_metrics = self.problem.metrics
+        self.default_metrics, self.one_label = self.problem.metrics, isinstance(self.problem, MultiClass)
         self.model_options = {**self.model_options, "problem_type": self.problem_type}
 
     def read_config(self, config: PreTrainedConfig) -> None:
