@@ -65,7 +65,8 @@ class TaskDataOptions(OptionGroup, group="Data"):
     dataset_config: str | None = option(None, "Configuration of the dataset.", requires="dataset_name")
     validation_share: float = option(
         0.1,
-        "Fraction of the training examples to hold out if there are none for validation.",
+        "Fraction of the training examples (of the contexts, for question-answering) to hold out if there are none for "
+        "validation.",
         within="(0, 1)",
         unless="validation_file",
     )
