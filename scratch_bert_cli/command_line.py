@@ -5,6 +5,7 @@ jsonargparse, tyro, simple-parsing, HfArgumentParser and pydantic-settings were 
 """
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -165,7 +166,9 @@ def _read_file(name: str, known: Mapping[str, Field]) -> dict[str, Any]:
     current directory."""
     file = _find_recipe(Path(name))
     try:
-        values = yaml.load(file.read_text(encoding="utf-8"), _Loader) or {}
+        content = file.read_text(encoding="utf-8")
+        is_json = file.suffix == ".json"  # YAML takes no tabs
+        values = json.loads(content, object_pairs_hook=_once) if is_json else yaml.load(content, _Loader) or {}
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise ValueError(f"{name} cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
@@ -176,15 +179,21 @@ def _read_file(name: str, known: Mapping[str, Field]) -> dict[str, Any]:
     return values
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The dict of these pairs. Raises `ValueError` if it would lose one."""
+    keys = [key for key, _ in pairs]
+    if repeated := next((key for key in keys if keys.count(key) > 1), None):
+        raise ValueError(f"{repeated} is given twice")
+    return dict(pairs)
+
+
 class _Loader(yaml.SafeLoader):
     """YAML with each key once, and the plain values of version 1.2: to 1.1, PyYAML's, no is false, and 010 is 8."""
 
     yaml_implicit_resolvers: ClassVar[dict] = {}
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        keys = [str(key.value) for key, _ in node.value]
-        if repeated := next((key for key in keys if keys.count(key) > 1), None):
-            raise yaml.YAMLError(f"{repeated} is given twice")
+        _once([(str(key.value), value) for key, value in node.value])
         return super().construct_mapping(node, deep)
 
 

@@ -53,6 +53,7 @@ def mlm_and_nsp(metrics):
 
 def varlen_attention(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale):
     """PyTorch's `varlen_attn` on a CPU: states (T, A, D) → context (T, A, D)."""
+    assert query.dtype == key.dtype == value.dtype in (torch.float16, torch.bfloat16)
     lengths = cu_seq_q.diff().tolist()
     assert max_q == max_k == max(lengths)
     parts = zip(*(states.transpose(0, 1).split(lengths, dim=1) for states in (query, key, value)), strict=True)

@@ -35,9 +35,12 @@ SENTENCES = ("modules.json", "config_sentence_transformers.json", "sentence_bert
 # Published beside weights and code. Nothing else is: optimizer state, training_args.bin, logs, …
 PUBLIC_FILES = ("README.md", *BESIDE_CARDS, "config.json", "requirements.txt", *TOKENIZER, *SENTENCES)
 # A push deletes these if the new model has no such file: they would be loaded instead of the new files, or with them.
+_ADAPTER = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")  # of PEFT
 _WEIGHTS = r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?"
 _REPLACED = re.compile(
-    "|".join([_WEIGHTS, *map(re.escape, (*OLD_CODE, "curves.png", "confusion.png", *TOKENIZER, *SENTENCES))])
+    "|".join(
+        [_WEIGHTS, *map(re.escape, (*OLD_CODE, "curves.png", "confusion.png", *_ADAPTER, *TOKENIZER, *SENTENCES))]
+    )
 )
 # A branch or a tag, as git allows it.
 _REF = re.compile(r"(?!.*(\.\.|//|@\{|/\.|\.lock(/|$)))(?![./-])[^\x00-\x20\x7f~^:?*\[\\]+(?<![./])")

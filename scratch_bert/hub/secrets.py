@@ -28,7 +28,7 @@ PATTERNS = {
 LOOSE = ("Artifactory", "Cloudant", "IBM", "Public IP", "SoftLayer")
 PLACES = "data|gpfs|lustre|media|mnt|nfs|scratch|work|workspace|Volumes|content/drive"  # of clusters, disks and Colab
 PATHS = rf"/(home|Users)/[\w.-]+|/({PLACES})/[\w.-]+/[\w.-]+|([A-Z]:[\\/]+|file:/+|~/|\\{{2,}}[\w.-]+\\+)[\w.-]+"
-PATHS_IN_JSON = r'(?<=")/[\w.-]+/[^"\s]*'  # a value
+PATHS_IN_JSON = r'(?<=")(?<!\d": ")(?![^"\n]*": \d)/[\w.-]+/[^"\s]*'  # a value, but not a label: /people/person
 
 
 @cache

@@ -197,7 +197,8 @@ class ScratchBertSelfAttention(nn.Module):
             states.unflatten(-1, (-1, self.attention_head_size))  # (B, S, A, D)
             for states in project(hidden_states, (self.query, self.key, self.value))
         )
-        query, key = self.query_norm(query), self.key_norm(key)
+        # Under autocast, a GPU normalises in fp32, which flash attention does not take.
+        query, key = self.query_norm(query).to(value.dtype), self.key_norm(key).to(value.dtype)
         query, key, value = (states.transpose(1, 2) for states in (query, key, value))  # (B, A, S, D)
         if rotation is not None:
             query, key = rotate(query, rotation), rotate(key, rotation)

@@ -60,6 +60,7 @@ def pool_tokens(
         return masked_mean(states, tokens)
     first = tokens
     if token_type_ids is not None:
+        token_type_ids = token_type_ids.expand_as(tokens)  # one row may be that of all
         first = tokens & (token_type_ids == token_type_ids.gather(1, tokens.int().argmax(1, keepdim=True)))
     second = tokens & ~first
     means = [masked_mean(states, segment) for segment in (first, second)]

@@ -113,7 +113,7 @@ def encode_file(
                 array[done : done + len(rows)] = encode(rows)
                 done += len(rows)
                 advance(len(rows))
-        array.flush()
+        del array  # written; and Windows does not rename a file that is mapped
         move_into_place(new, Path(output_file))
     finally:
         new.unlink(missing_ok=True)

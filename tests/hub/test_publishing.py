@@ -250,6 +250,12 @@ def test_publish_tells_urls_from_local_paths(directory):
     with open(directory / "README.md", "a") as card:
         card.write(f"see https://example.org/home/ann, https://example.org{Path.home()}/x and `/homely`")
     assert names(directory) == MODEL_FILES
-    edit_config(directory, _name_or_path="/mnt/scratch/ann/bert")
+    labels = ["/people/person/nationality", "/api/users"]
+    edit_config(directory, id2label=dict(enumerate(labels)), label2id={label: n for n, label in enumerate(labels)})
+    assert names(directory) == MODEL_FILES
+    edit_config(directory, tokenizer="/corpora/ann/bert")
+    with pytest.raises(ValueError, match="config.json contains a local path"):
+        public_files(directory)
+    edit_config(directory, tokenizer=None, _name_or_path="/mnt/scratch/ann/bert")
     with pytest.raises(ValueError, match="config.json contains a local path"):
         public_files(directory)

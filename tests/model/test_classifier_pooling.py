@@ -75,6 +75,14 @@ def test_inputs_alone_are_one_segment_without_padding(pooling):
         torch.testing.assert_close(model(ids).logits, model(ids, **all_inputs).logits)
 
 
+def test_token_types_of_one_row_are_those_of_all():
+    model, ids = classifier("pairs"), torch.randint(5, 120, (3, 9))
+    types = (torch.arange(9) > 3).long()[None]
+    with torch.no_grad():
+        logits = model(ids, token_type_ids=types).logits
+        torch.testing.assert_close(logits, model(ids, token_type_ids=types.repeat(3, 1)).logits)
+
+
 def test_cls_is_read_through_the_pooler_as_in_bert():
     assert ScratchBertConfig().classifier_pooling == "cls"
     assert classifier("cls").bert.pooler is not None

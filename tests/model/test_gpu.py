@@ -7,11 +7,12 @@ import warnings
 
 import pytest
 import torch
+from torch.nn import functional as F
 from transformers import BertConfig, BertForPreTraining
 from transformers.utils import is_flash_attn_2_available, is_flash_attn_3_available, is_kernels_available
 
 from helpers import NO_DROPOUT, make_batch
-from scratch_bert import ScratchBertForPreTraining
+from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
 from scratch_bert.examples.collator import pack_sequences
 from scratch_bert.hub.conversion import convert_config
 from scratch_bert.model.padding_scratch_bert import may_unpad, plan_batch
@@ -87,6 +88,21 @@ def test_losses_and_gradients_are_those_of_bert(precision, attention, unpad_inpu
     theirs = loss_and_gradients(bert, batch, DTYPES[precision])
     assert error[0] < 2 * abs(theirs[0] - loss) + 1e-2
     assert error[1] < 1.5 * (theirs[1] - gradients).norm() / gradients.norm()
+
+
+@pytest.mark.parametrize("unpad_inputs", [True, False], ids=["unpadded", "padded"])
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_fields_of_the_recipes_train_in_half_precision(precision, unpad_inputs, monkeypatch):
+    if DEVICE == "cpu":  # autocast on a GPU normalises in fp32
+        layer_norm = F.layer_norm
+        monkeypatch.setattr(F, "layer_norm", lambda states, *args: layer_norm(states.float(), *args))
+    fields = {"position_embedding_type": "rotary", "qk_norm": True, "embedding_size": 64, "unpad_inputs": unpad_inputs}
+    ours = ScratchBertForPreTraining(ScratchBertConfig(**SIZES, **NO_DROPOUT, **fields)).to(DEVICE).train()
+    batch = to_gpu(make_batch("AutoModelForPreTraining", rows=16, length=128))
+    loss, gradients = loss_and_gradients(ours, batch)
+    found = loss_and_gradients(ours, batch, DTYPES[precision])
+    assert found[0] == pytest.approx(loss, abs=1e-2)
+    assert (found[1] - gradients).norm() < 0.1 * gradients.norm()
 
 
 def test_unpadded_batches_take_the_varlen_attention_of_pytorch():

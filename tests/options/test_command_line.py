@@ -213,6 +213,19 @@ def test_ignored_options_are_checked_and_come_last(capsys):
     assert "language must be an ISO 639 code" in capsys.readouterr().err
 
 
+def test_json_of_options_is_json(tmp_path, capsys):
+    (file := tmp_path / "options.json").write_text('{\n\t"preset": "mini",\n\t"run_name": "\\ud83d\\ude00"\n}')
+    model_args, _, training = parse(str(file))
+    assert (model_args.preset, training.trainer["run_name"]) == ("mini", "😀")
+    for content, message in {
+        '{"seed": 1, "seed": 2}': "options.json cannot be read: seed is given twice",
+        '{"seed": 1': "options.json cannot be read: Expecting ',' delimiter",
+        "[1]": "options.json must hold options as name: value pairs",
+    }.items():
+        file.write_text(content)
+        assert message in error_of(capsys, str(file))
+
+
 @pytest.mark.parametrize("spelling", ["--no_lowercase", "--no-lowercase", "--lowercase=false"])
 def test_flags_may_have_hyphens_and_booleans_a_negation(spelling):
     _, data_args, training = parse("--max-steps=3", "--learning-rate", "1e-4", spelling)
