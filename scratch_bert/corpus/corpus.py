@@ -236,7 +236,8 @@ class TokenizedCorpus(Tokens):
         tokens, lengths = _encoder(tokenizer)([sentence for _, sentence in numbered])
         numbers = np.array([number for number, _ in numbered], dtype=np.int64)[lengths > 0]
         offsets = np.cumsum(np.append(0, lengths[lengths > 0]))
-        return cls(tokens, offsets, _spans(np.flatnonzero(np.diff(numbers, prepend=-1)), len(numbers)))
+        documents = _spans(np.flatnonzero(np.diff(numbers, prepend=-1)), len(numbers))
+        return cls(tokens, offsets, documents, unknown=int((tokens == tokenizer.unk_token_id).sum()))
 
 
 def _reopen(directory: Path, documents: np.ndarray) -> TokenizedCorpus:

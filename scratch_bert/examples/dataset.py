@@ -196,9 +196,10 @@ class SentencePairDataset(EpochDataset):
         return length_a + length_b + np.where(length_b > 0, self.objective.special_tokens, 2)
 
     def documents(self) -> np.ndarray:
-        """Document numbers of each example's two segments: (examples, 2) int64."""
-        starts = self.corpus.document_tokens[:, 0]
-        return np.searchsorted(starts, self._pairs()[:, [0, 2]], side="right") - 1
+        """Document numbers of each example's two segments, the same for a single one: (examples, 2) int64."""
+        starts, (start_a, _, start_b, end_b, _) = self.corpus.document_tokens[:, 0], self._pairs().T
+        both = np.stack([start_a, np.where(start_b < end_b, start_b, start_a)], axis=1)
+        return np.searchsorted(starts, both, side="right") - 1
 
     def labels(self) -> np.ndarray:
         """Label of each example's pair, -100 for a single segment: (examples,) int64."""

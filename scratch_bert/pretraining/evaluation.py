@@ -13,6 +13,7 @@ from scratch_bert_options.evaluation import EvaluationDataOptions, EvaluationOpt
 from ..checkpoints.open import load_config, open_checkpoint, open_pretrained
 from ..checkpoints.resume import read_record
 from ..corpus.tokenizer import check_vocabulary, gives_same_input, load_tokenizer
+from ..logs import logger
 from ..model.modeling_scratch_bert import AUTO_MODELS
 from ..objectives import OBJECTIVES, NextSentenceHead, Objective
 from ..training.console import show_on_console
@@ -63,6 +64,9 @@ def evaluate_model(
 
     Raises `ValueError` for a model without an MLM head or with outputs that overflow, and as `open_pretrained` does.
     """
+    trained, evaluated = read_record(name).get("sentence objective", "none"), data.objective.name
+    if "none" not in (trained, evaluated) and trained != evaluated:
+        logger.warning(f"{name} was pretrained with --sentence_objective {trained}, but is evaluated with {evaluated}")
     model, objective = open_with_objective(data.objective, name, args.trust_remote_code)
     accepted = inspect.signature(model.forward).parameters
     is_own = isinstance(model, objective.model_class)  # which may take its columns as keywords

@@ -20,8 +20,10 @@ def unigram_log_probs(counts: np.ndarray) -> torch.Tensor:
 def characters_per_token(counts: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> float:
     """The mean number of characters, without spaces, of the tokens of a text with these `counts` of ids. Unknown and
     special tokens are left out."""
+    decoder = tokenizer.backend_tokenizer.decoder
     pieces = tokenizer.convert_ids_to_tokens([*range(len(counts))])
-    lengths = np.array([len(piece.removeprefix("##") or piece) for piece in pieces])
+    texts = (decoder.decode([piece]) if decoder else piece for piece in pieces)  # without marks for spaces
+    lengths = np.array([len("".join((text.removeprefix("##") or text).split())) for text in texts])
     counts = np.where(np.isin(np.arange(len(counts)), tokenizer.all_special_ids), 0, counts)
     return float((counts * lengths).sum() / max(counts.sum(), 1))
 

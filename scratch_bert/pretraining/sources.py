@@ -111,6 +111,8 @@ def load_data(
         find_objective(args.sentence_objective)  # an unknown one is reported before any work
         text, eval_text = find_texts(args, texts, eval_texts)
         data = _load_text(args, seeds, text, eval_text, tokenizer or trained_tokenizer(args, text))
+    for counts in (data.token_counts, data.eval_token_counts):
+        counts[data.tokenizer.all_special_ids] = 0  # they are never masked
     if args.whole_word_mask:
         _check_whole_words(data)
     return data
@@ -161,9 +163,12 @@ def find_texts(
         logger.info("Text: the built-in corpus, as there is no train_file")
         text = TextSource([builtin_documents()])
     if eval_texts is not None:
-        eval_text = in_memory(eval_texts)
+        is_list = isinstance(eval_texts, list)  # which has no column, unlike the training text perhaps
+        eval_text = TextSource([eval_texts], **settings) if is_list else in_memory(eval_texts)
     elif args.validation_file:
         eval_text = named(find_files(args.validation_file))
+    if args.text_column != "text" and not any(one.has_columns for one in (text, eval_text) if one):
+        raise ValueError(f"text_column is for tables, which {text.shards[0]} is not: leave it out.")
     return text, eval_text
 
 
@@ -279,6 +284,7 @@ def _encode(
         corpus = TokenizedCorpus.from_documents(islice(text.documents(), args.stream_buffer), tokenizer)
         if corpus.num_documents == 0:
             raise ValueError("The stream holds no text.")
+        check_unknown(corpus.unknown_share, text)
         return corpus
     corpus = TokenizedCorpus.from_source(text, tokenizer, args.cache_dir)
     logger.info(f"Text: {corpus.summary()}, {corpus.quality()}")

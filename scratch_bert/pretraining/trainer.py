@@ -140,3 +140,4 @@ class StopCallback(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         if self.trainer.fraction_done >= self.fraction:
             control.should_save = control.should_training_stop = True
+            args.save_only_model = False  # or what comes next could not resume

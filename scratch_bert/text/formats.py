@@ -127,9 +127,11 @@ class TextSource:
     def __post_init__(self):
         check_splitting(self.splitter, self.language, self.text_format)
         self.shards = list(self.shards)
-        only_lines = all(isinstance(shard, Path) and suffix(shard) not in TABLES for shard in self.shards)
-        if self.text_column != "text" and self.shards and only_lines:
-            raise ValueError(f"text_column is for tables, which {self.shards[0]} is not: leave it out.")
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether some of the text is in tables or datasets."""
+        return any(not isinstance(shard, Path) or suffix(shard) in TABLES for shard in self.shards)
 
     @classmethod
     def from_texts(cls, texts: Iterable, text_column: str | None = None, **settings: Any) -> "TextSource":

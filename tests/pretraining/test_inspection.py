@@ -120,6 +120,10 @@ def test_examples_are_described_as_text(objective, data, corpus, tokenizer):
     assert shown.count(", documents ") == 4 and "[MASK]" in shown
     example, (a, b) = dataset[len(dataset) // 4 // 2], dataset.documents()[len(dataset) // 4 // 2]
     assert shown.startswith(f"{len(example['input_ids'])} tokens, documents {a} and {b}")
+    if objective == "none":
+        ends = dataset._pairs()[:, 1]
+        assert np.isin(ends, corpus.document_tokens[:, 1]).any()
+        assert (dataset.documents()[:, 0] == dataset.documents()[:, 1]).all()
 
 
 def test_examples_of_a_stream_are_described_from_its_begin(streamed, tokenizer):

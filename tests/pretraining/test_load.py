@@ -5,6 +5,7 @@ from pathlib import Path
 
 import datasets
 import numpy as np
+import pandas
 import pytest
 
 from scratch_bert.corpus.tokenizer import gives_same_input, load_tokenizer
@@ -169,6 +170,28 @@ def test_data_of_a_stream_without_text_is_an_error(arguments, tmp_path):
         load_data(arguments(train_file=[str(tmp_path / "empty.txt")], streaming=True), 0)
 
 
+def test_stream_of_other_text_than_the_tokenizers_is_an_error(arguments, tmp_path):
+    (tmp_path / "greek.txt").write_text(
+        "Όλοι οι άνθρωποι γεννιούνται ελεύθεροι. Είναι ίσοι.\n\n" * 20, encoding="utf-8"
+    )
+    for streaming in (True, False):
+        with pytest.raises(ValueError, match="tokens are unknown: the tokenizer is for other text"):
+            load_data(arguments(train_file=[str(tmp_path / "greek.txt")], streaming=streaming), 0)
+
+
+def test_tables_beside_plain_text(arguments, documents, tmp_path):
+    frame = pandas.DataFrame({"review": [" ".join(document) for document in documents[:20]]})
+    frame.to_csv(tmp_path / "reviews.csv", index=False)
+    (text := tmp_path / "more.txt").write_text("\n\n".join(frame["review"]), encoding="utf-8")
+    options = {"text_column": "review", "tokenizer_name_or_path": None, "vocab_size": 500}
+    both = load_data(arguments(train_file=[str(tmp_path / "*.*")], **options), 0)
+    one = load_data(arguments(train_file=[str(tmp_path / "reviews.csv")], validation_file=[str(text)], **options), 0)
+    assert both.token_counts.sum() > 1.5 * one.token_counts.sum() > 0
+    args = arguments(train_file=None, **options)
+    found = load_examples(args, 0, None, frame, list(frame["review"]))
+    assert found.eval_token_counts.sum() == one.eval_token_counts.sum()
+
+
 def test_data_that_was_prepared(arguments, small_corpus, tokenizer, tmp_path):
     dataset = SentencePairDataset(small_corpus, tokenizer, max_seq_length=40, objective="sop")
     write_examples(tmp_path / "prepared", {"train": dataset})
@@ -176,7 +199,8 @@ def test_data_that_was_prepared(arguments, small_corpus, tokenizer, tmp_path):
     data = load_data(args, 0)
     assert isinstance(data.train_dataset, PreprocessedDataset) and data.eval_dataset is None
     assert (data.max_seq_length, data.objective.name) == (dataset.lengths().max(), "sop")
-    assert data.token_counts.sum() == dataset.lengths().sum()
+    ids = np.concatenate([example["input_ids"] for example in dataset])
+    assert data.token_counts.sum() == (~np.isin(ids, tokenizer.all_special_ids)).sum()  # the others are never masked
     assert data.description == f"{len(dataset):,} examples of up to {data.max_seq_length} tokens"
 
 

@@ -201,6 +201,13 @@ def test_run_of_two_lengths_resumes_as_if_it_had_not_stopped(step, phases, tmp_p
     assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
+def test_final_phase_continues_the_schedule_although_checkpoints_hold_models_alone(phases, tmp_path):
+    directory, make, *_ = phases
+    make(tmp_path / "run", save_only_model=True, save_steps=5).train()
+    expected, found = (load_file(path / "model.safetensors") for path in (directory, tmp_path / "run"))
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
 def test_run_of_two_lengths_continues_where_nothing_else_would_be_saved(phases, tmp_path):
     _, make, *_ = phases
     best = {"save_strategy": "best", "eval_steps": 3, "metric_for_best_model": "mlm_loss", "learning_rate": 1e-7}

@@ -1,6 +1,7 @@
 """scripts/evaluate_model.py: the same examples and masks for every model, BERT and scratch_bert."""
 
 import json
+import shutil
 
 import datasets
 import pytest
@@ -41,6 +42,14 @@ def test_bert_and_its_conversion_get_the_same_metrics(evaluate, bert, converted,
     assert f"{one['eval_mlm_loss']:.3f}" in table and f"{one['eval_nsp_majority_accuracy']:.3f}" in table
     again = evaluate(bert, name="again.json")[0]
     assert mlm_and_nsp(again) == mlm_and_nsp(one)
+
+
+def test_model_of_another_objective_is_a_warning(evaluate, bert, tmp_path, caplog):
+    shutil.copytree(bert, tmp_path / "model")
+    record = {"fixed": {"sentence objective": "sop"}, "options": {}}
+    (tmp_path / "model/run.json").write_text(json.dumps(record))
+    evaluate(tmp_path / "model")
+    assert "model was pretrained with --sentence_objective sop, but is evaluated with nsp" in caplog.text
 
 
 def test_models_without_nsp_head_get_the_same_masks_and_show_theirs(evaluate, bert, tokenizer, tmp_path, capsys):
