@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(config, items):
 @pytest.fixture(autouse=True)
 def _gpu_branches(request, monkeypatch):
     if request.config.getoption("--gpu-branches"):
-        from helpers import varlen_attention
+        from helpers import GpuAutocast, varlen_attention
         from scratch_bert.model import kernels_scratch_bert as kernels
         from scratch_bert.model import losses_scratch_bert as losses
         from scratch_bert.model import padding_scratch_bert as padding
@@ -50,6 +50,11 @@ def _gpu_branches(request, monkeypatch):
             monkeypatch.setattr(module, "is_cpu", lambda device: False)
         monkeypatch.setattr(kernels, "has_varlen_attention", lambda device: True)
         monkeypatch.setattr(kernels, "varlen_attn", varlen_attention)
+        if request.path.name != "test_compile.py":  # it would end a graph
+            with GpuAutocast():
+                yield
+            return
+    yield
 
 
 @pytest.fixture(autouse=True)

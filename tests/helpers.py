@@ -16,6 +16,7 @@ import transformers
 from datasets import ClassLabel, Dataset
 from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from scratch_bert import model
 from scratch_bert.corpus.corpus import TokenizedCorpus
@@ -53,12 +54,37 @@ def mlm_and_nsp(metrics):
 
 def varlen_attention(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale):
     """PyTorch's `varlen_attn` on a CPU: states (T, A, D) → context (T, A, D)."""
-    assert query.dtype == key.dtype == value.dtype in (torch.float16, torch.bfloat16)
+    assert query.dtype == key.dtype == value.dtype
     lengths = cu_seq_q.diff().tolist()
     assert max_q == max_k == max(lengths)
     parts = zip(*(states.transpose(0, 1).split(lengths, dim=1) for states in (query, key, value)), strict=True)
     contexts = [F.scaled_dot_product_attention(*part, scale=scale) for part in parts]
     return torch.cat(contexts, dim=1).transpose(0, 1)
+
+
+FP32_OPS = (
+    "layer_norm",
+    "softmax",
+    "log_softmax",
+    "cross_entropy",
+    "nll_loss",
+    "mse_loss",
+    "sum",
+    "exp",
+    "log",
+    "pow",
+)
+FP32_OPS = {getattr(owner, name) for name in FP32_OPS for owner in (torch, torch.Tensor, F) if hasattr(owner, name)}
+
+
+class GpuAutocast(TorchFunctionMode):
+    """Autocast on a CPU computes in fp32 what it computes in fp32 on a GPU: the operations of this model among those of
+    https://docs.pytorch.org/docs/stable/amp.html#cuda-ops-that-can-autocast-to-float32"""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function in FP32_OPS and torch.is_autocast_enabled("cpu"):
+            args = [one.float() if torch.is_tensor(one) and one.is_floating_point() else one for one in args]
+        return function(*args, **(kwargs or {}))
 
 
 def without_docstrings(monkeypatch) -> None:
