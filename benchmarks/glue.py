@@ -94,7 +94,7 @@ NOTES = """\
 - Majority class and bag of words: baselines on the same development sets. The bag of words is a linear model of the words; for STS-B, the
   mean label takes the place of the majority class.
 - BERT-tiny to BERT-medium: Google's models on GLUE's *test* sets, with the best of 20 settings for each task (Turc et al., 2019;
-  https://github.com/google-research/bert). Other rows are on the development sets, with one setting for all tasks."""
+  https://github.com/google-research/bert). Other rows are on the development sets."""
 
 
 @script
@@ -270,8 +270,9 @@ class GlueReport:
         names = ("max_seq_length", "random_init", "trust_remote_code", "dropout", "classifier_pooling")
         settings = {name: getattr(self.task_args, name) for name in names}
         settings |= {name: value for name, value in self.recorded.items() if name != "seed"}
-        for name in chain(*self.searched.values()):
-            settings.pop(name, None)
+        if self.searched:  # which the options of each task replace
+            for name in ("global batch size", *chain(*self.searched.values())):
+                settings.pop(name, None)
         tasks = {task: self._describe([task]) for task in self.tasks}
         for task, values in tasks.items():
             values["parts"] = dict(zip(SCORES[task], self.model.parts(task), strict=False))

@@ -11,6 +11,7 @@ from transformers.utils import cached_file
 from scratch_bert_options.errors import NetworkError, explain_network
 
 
+PARTS = ("checkpoint-*", "snapshots/*", "seed-*")  # directories of models within that of a run
 RUN_FILE = "run.json"  # in output directories and checkpoints: the record of the run, written before its first step
 
 
@@ -31,7 +32,7 @@ def find_file(name: str | Path, file: str, revision: str | None = None, required
         where = "" if Path(name).is_dir() else f"{name} is not a directory, and could not be downloaded from the Hub: "
         raise NetworkError(where + (explain_network(error) or one_line(error))) from error
     if required and found is None:
-        saved = [path.parent for kind in ("checkpoint-*", "snapshots/*") for path in Path(name).glob(f"{kind}/{file}")]
+        saved = [path.parent for kind in PARTS for path in Path(name).glob(f"{kind}/{file}")]
         models = sorted((path.relative_to(name).as_posix() for path in saved), key=lambda path: (len(path), path))
         hint = f"but these in it have: {', '.join(models)}" if models else "which save_pretrained and Trainer write"
         raise FileNotFoundError(f"{name} has no {file}, {hint}.")

@@ -12,7 +12,7 @@ from scratch_bert_options.schema import check, check_range
 from ..atomic import move_into_place
 from ..checkpoints.open import open_pretrained
 from ..corpus.tokenizer import load_tokenizer
-from ..logs import progress_bar
+from ..logs import logger, progress_bar
 from ..objectives import OBJECTIVES
 from ..text.rows import STANDARD, Row, column_types, extend_rows, read_rows, row_kinds, write_rows
 from ..text.tables import describe_columns
@@ -115,6 +115,7 @@ def encode_file(
                 advance(len(rows))
         del array  # written; and Windows does not rename a file that is mapped
         move_into_place(new, Path(output_file))
+        logger.info(f"Wrote {done:,} vectors to {output_file}")
     finally:
         new.unlink(missing_ok=True)
 

@@ -49,7 +49,8 @@ def _kind(file: str, kind: str | None, kinds: Iterable[str]) -> str:
     found = f".{kind}" if kind and own not in KINDS else own
     if found not in kinds or (file == STANDARD and found == ".parquet"):
         name = "standard input or output" if file == STANDARD else file
-        raise ValueError(f"The format of {name} must be one of {', '.join(kinds)}: pass it as --format csv.")
+        hint = ": pass it as --format csv" if own not in KINDS and ".csv" in kinds else ""
+        raise ValueError(f"The format of {name} must be one of {', '.join(kinds)}{hint}.")
     return found
 
 

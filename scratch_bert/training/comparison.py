@@ -162,7 +162,8 @@ def describe_comparison(groups: Sequence[Group], table: pandas.DataFrame) -> str
     lines += ["", f"Not finished yet, shown as of the last evaluation: {', '.join(running)}"] if running else []
     for name in TEXTS:
         if len(set(options.get(name, ())) - {None}) > 1:  # without a test split, there are no figures of one
-            logger.warning(f"The runs were evaluated on different text ({name}): their figures can't be compared")
+            figures = "test figures" if name == "test split" else "figures"
+            logger.warning(f"The runs were evaluated on different text ({name}): their {figures} can't be compared")
     return "\n".join(lines)
 
 

@@ -196,7 +196,8 @@ def test_checkpoints_of_a_run_without_a_model_are_named(model):
     with pytest.raises(FileNotFoundError, match="run has no config.json, which save_pretrained and Trainer write"):
         load_config(str(run))
     shutil.copytree(model, run / "checkpoint-20")
-    with pytest.raises(OSError, match="has no config.json, but these in it have: checkpoint-20"):
+    shutil.copytree(model, run / "seed-1")
+    with pytest.raises(OSError, match="has no config.json, but these in it have: seed-1, checkpoint-20"):
         load_config(str(run))
 
 

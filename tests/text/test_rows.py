@@ -83,6 +83,8 @@ def test_types_are_those_of_the_suffixes_or_else_the_given_ones(tmp_path):
     for file in ("-", "rows.xlsx"):
         with pytest.raises(ValueError, match="pass it as --format"):
             row_kinds(file, f"{tmp_path}/out.jsonl")
+    with pytest.raises(ValueError, match=r"new.csv must be one of .npy, .parquet\."):  # which --format does not change
+        row_kinds("rows.csv", f"{tmp_path}/new.csv", output_kinds=(".npy", ".parquet"))
     (tmp_path / "out.csv").write_text("mine")
     with pytest.raises(ValueError, match="exists"):
         row_kinds("rows.csv", f"{tmp_path}/out.csv")
