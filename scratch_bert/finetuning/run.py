@@ -151,12 +151,13 @@ class FinetuningRun:
         fixed["set of labels"] = ", ".join(self.task.model_options.get("id2label", {}).values())
         fixed["classifier_pooling"] = self.task_args.classifier_pooling
         options = recorded(self.options, args) | {name: getattr(self.task_args, name) for name in RECORDED}
-        options |= {name: fixed.pop(name) for name in ("test split",) if name in fixed}  # it may differ on resume
+        if test := fixed.pop("test split", None):  # a resumed run may have another
+            options["test split"] = test
         return {"fixed": fixed, "options": {name: value for name, value in options.items() if name not in fixed}}
 
     @cached_property
     def data_and_model(self) -> dict[str, str]:
-        """What this run trains on, and from which model: sizes and checksums."""
+        """The examples of each split, and the model that this run starts from: sizes and checksums."""
         described = {}
         for split, features in self.task.features.items():
             value = crc32(repr(self.task.references.get(split)).encode())

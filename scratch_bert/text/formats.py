@@ -130,7 +130,7 @@ class TextSource:
 
     @property
     def has_columns(self) -> bool:
-        """Whether some of the text is in tables or datasets."""
+        """Whether some of the text may be in columns: whether not all of it is in files of plain text."""
         return any(not isinstance(shard, Path) or suffix(shard) in TABLES for shard in self.shards)
 
     @classmethod

@@ -109,9 +109,8 @@ def test_a_search_in_the_training_examples_comes_first(glue, tmp_path):
     places = f"search-mrpc/{best['user_attrs_directory']}", "mrpc/seed-1"
     records = [json.loads((tmp_path / "run" / place / "run.json").read_text()) for place in places]
     assert [record["fixed"]["train split"].split()[0] for record in records] == ["10", "12"]
-    assert not {"learning_rate", "global batch size"} & settings.keys() and not [
-        *(tmp_path / "run").rglob("*.safetensors")
-    ]
+    assert not {"learning_rate", "global batch size"} & settings.keys()
+    assert not [*(tmp_path / "run").rglob("*.safetensors")]
     assert "the best of 2 settings on a tenth of its training examples" in (tmp_path / "run/glue.md").read_text()
 
 
